@@ -34,7 +34,7 @@ from jaxfn._core import (
     results,
     split,
 )
-from jaxfn._rule_errors import explained, place_of
+from jaxfn._rule_errors import explained, place_of, refuse_tensor
 from jaxfn._saved import Saved
 
 Kwargs = dict[str, Any]
@@ -200,6 +200,7 @@ class ClassRules(Rules):
         # Forward may return a static argument, whatever it holds.
         passed = static and set(map(id, self.spec.leaves))
         for leaf in static:
+            refuse_tensor(leaf, self.name)
             if id(leaf) not in passed and hides_array(leaf):
                 raise messages.RuleTypeError(
                     f"`{self.name}.forward` returned an array inside an object of type "

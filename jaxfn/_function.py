@@ -21,7 +21,7 @@ from jaxfn._class_rules import (
 )
 from jaxfn._context import STATE, BackwardCFunction, FunctionCtx
 from jaxfn._core import Layout, call, internals, messages, split
-from jaxfn._rule_errors import explain
+from jaxfn._rule_errors import explain, near_member, refuse_tensor
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -353,7 +353,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             raise NotImplementedError(
                 f"{messages.NO_BACKWARD} `{cls.__name__}.backward` is missing: define "
                 "it as a staticmethod that returns a gradient for each argument of "
-                "forward."
+                f"forward.{near_member(cls, 'backward')}"
             )
         return cls.vjp if own_vjp else cls.backward
 
@@ -363,6 +363,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             raise NotImplementedError(
                 f"{messages.NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
                 "staticmethod that returns a tangent for each output of forward."
+                f"{near_member(cls, 'generate_jvp_rule')}"
             )
         return cls.jvp
 
@@ -462,7 +463,7 @@ def apply(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
     if cls.forward is Function.forward:
         raise NotImplementedError(
             f"{messages.NO_FORWARD} `{cls.__name__}.forward` is missing: define it as "
-            "a staticmethod that computes the value."
+            f"a staticmethod that computes the value.{near_member(cls, 'forward')}"
         )
     if kwargs or separate:
         known = _parameters(cls, separate)
@@ -574,6 +575,8 @@ def _concrete(out: Any, name: str) -> Any:
     arrays, spec = split(out)
     if any(map(internals.is_tracer, arrays)):
         raise messages.closed_over(name)
+    for leaf in spec.leaves:
+        refuse_tensor(leaf, name)
     if all(isinstance(x, jax.Array) for x in arrays):
         return out
     return spec.join(list(map(jnp.asarray, arrays)))

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxfn._core import Layout, internals, messages
+from jaxfn._core import Layout, internals, is_tensor, messages
 
 
 @contextlib.contextmanager
@@ -41,6 +41,25 @@ def explained(
     # JAX would take it for a constant, and fail without a name when it compiles.
     if any(map(internals.is_over, list(constants.values())[n:])):
         raise messages.leaked(name, rule_name)
+
+
+def near_member(cls: Any, name: str) -> str:
+    """Return the hint that a class has a member of nearly this name, if it has one."""
+    import difflib  # needed by errors alone
+
+    own = [x for x in vars(cls) if not x.startswith("__")]
+    near = difflib.get_close_matches(name, own, 1, cutoff=0.8)
+    return f" (The class has `{near[0]}`: is it a misspelling?)" if near else ""
+
+
+def refuse_tensor(out: Any, name: str) -> None:
+    """Refuse a tensor of PyTorch among the results of forward."""
+    if is_tensor(out):
+        raise messages.RuleTypeError(
+            f"`{name}.forward` returned a torch.Tensor: expected JAX arrays. Pass JAX "
+            "arrays to apply, jnp.asarray(tensor.numpy()), and write forward with "
+            "jax.numpy. To run a PyTorch class as it is, use jaxfn.torch.from_torch."
+        )
 
 
 def explain(

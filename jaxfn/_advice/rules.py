@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,6 +80,8 @@ def _note_on_ctx(
         return ""
     if rule_name == "forward":
         first = next(iter(inspect.signature(rule).parameters), "ctx")
+        if isinstance(error, AttributeError) and _near_on_ctx(ctx, str(error.name)):
+            first = "ctx"  # by another name: its user knows what it is
         if first != "ctx" and type(ctx).__name__ in str(error):
             return (
                 f"`{name}.forward` got ctx for its first parameter, `{first}`."
@@ -92,8 +95,7 @@ def _note_on_ctx(
 def _missing_attribute(rule: str, ctx: BackwardCFunction, attribute: str) -> str:
     """Say which attributes a context has, and which name is near."""
     own = [x for x in vars(ctx) if x not in STATE and not x.startswith("_jaxfn")]
-    public = [x for x in dir(type(ctx)) if not x.startswith("_")]
-    near = difflib.get_close_matches(attribute, [*own, *public], 1)
+    near = difflib.get_close_matches(attribute, own, 1) or _near_on_ctx(ctx, attribute)
     has = ", ".join(sorted(own)) or "none"
     return (
         f"`{rule}` read ctx.{attribute}, which was not set before. Attributes that "
@@ -101,12 +103,17 @@ def _missing_attribute(rule: str, ctx: BackwardCFunction, attribute: str) -> str
     )
 
 
+def _near_on_ctx(ctx: BackwardCFunction, attribute: str) -> list[str]:
+    public = [x for x in dir(type(ctx)) if not x.startswith("_")]
+    return difflib.get_close_matches(attribute, public, 1, cutoff=0.8)
+
+
 def _sizes(error: Exception, name: str, rule: str, ctx: BackwardCFunction) -> str:
     """Explain a rule that expects more elements in a tuple of ctx."""
     words = str(error)
     # Python's own messages: any other error is the user's.
     index = words == "tuple index out of range"
-    unpacked = words.startswith("not enough values to unpack")
+    unpacked = re.search("not enough values to unpack .expected (\\d+)", words)
     if rule == "jvp" and ctx.saved_tensors == () and (index or unpacked):
         return (
             f"`{name}.jvp` found nothing in ctx.saved_tensors. In jvp it has the "
@@ -120,6 +127,13 @@ def _sizes(error: Exception, name: str, rule: str, ctx: BackwardCFunction) -> st
             "entry for each argument that apply was called with, and ctx is none of "
             "them."
         )
+    if rule == "backward" and (index or unpacked):
+        n = len(ctx.saved_tensors)
+        if index or int(unpacked[1]) != n:
+            return (
+                f"In `{name}.backward` ctx.saved_tensors is a tuple of {n}: as many as "
+                "ctx.save_for_backward got."
+            )
     return ""
 
 

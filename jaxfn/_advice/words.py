@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -21,7 +22,7 @@ _NUMPY = (
 _TRUTH = (
     "`{rule}` asked whether a traced array is true (if, while, and, or, not). A "
     "traced array has no value (under jit, vmap and scan). Write jnp.where(cond, a, "
-    "b), or jax.lax.cond. "
+    "b), or jax.lax.cond; for a loop that a value ends, jax.lax.while_loop. "
 ) + _STATIC
 _READS = (
     "`{rule}` read the value of a traced array, as int(x), float(x), x.item(), "
@@ -30,23 +31,44 @@ _READS = (
 ) + _STATIC
 _MASK = (
     "`{rule}` took elements by a boolean mask, so a shape depends on values. Write "
-    "jnp.where(mask, v, x) for x[mask] = v, and jnp.where(mask, x, 0).sum() for "
-    "x[mask].sum()."
+    "jnp.where(mask, v, x) for x[mask] = v (mask[:, None] if it is a mask of rows), "
+    "and jnp.where(mask, x, 0).sum() for x[mask].sum()."
 )
 _WRITE = (
     "`{rule}` wrote into an array, and JAX arrays are immutable. Write x = "
     "x.at[i].set(v) for x[i] = v, x = x.at[i].add(v) for x[i] += v, and x = "
-    "jnp.where(mask, v, x) for x[mask] = v."
+    "jnp.where(mask, v, x) for x[mask] = v (mask[:, None] if it is a mask of rows)."
 )
 _TORCH = (
     "`{rule}` mixed a JAX array with PyTorch. A jaxfn rule gets JAX arrays: write "
     "{op} in place of torch's. To run the PyTorch class as it is, use "
     "jaxfn.torch.from_torch."
 )
+_TENSOR = (
+    "`{rule}` gave a torch.Tensor to JAX. Pass JAX arrays to apply: "
+    "jnp.asarray(tensor.numpy()). To run the PyTorch class as it is, use "
+    "jaxfn.torch.from_torch."
+)
 _METHOD = (
     "`{rule}` used x.{method}, which tensors of PyTorch have and JAX arrays do not. "
-    "Write {method_in_jax}."
+    "Write {in_jax}."
 )
+_FUNCTION = (
+    "`{rule}` used jnp.{method}, and jax.numpy has no such function. Write {in_jax}."
+)
+_DIM = (
+    "`{rule}` passed {method}=, PyTorch's word. In jax.numpy dim is axis, and keepdim "
+    "is keepdims."
+)
+_SIZE = (
+    "`{rule}` called a number. If it is x.size(i): x.size is no method of JAX arrays. "
+    "Write x.shape[i]."
+)
+_FLATTEN = (
+    "`{rule}` passed an order that JAX does not have. If it is x.flatten(1): write "
+    "x.reshape(x.shape[0], -1)."
+)
+_VIEW = "`{rule}` used x.view for a shape. In JAX that is x.reshape(shape)."
 _DELETED = (
     "`{rule}` got an array that no longer exists: an earlier call of a Function that "
     "marks it dirty, or a jit with donate_argnums, took its memory. Use the result of"
@@ -65,44 +87,79 @@ _ROWS: tuple[tuple[Any, str, str], ...] = (
     (TypeError, "do not support in-place item assignment", _WRITE),
     (TypeError, r"^(?P<op>\w+)\(\).* must be .*Tensor", _TORCH),
     (TypeError, "^unsupported operand.*'Tensor'", _TORCH),
+    (TypeError, r"^Error interpreting argument .*torch\.Tensor", _TENSOR),
+    (TypeError, r"unexpected keyword argument '(?P<method>dim|keepdim)'", _DIM),
+    (TypeError, "^'int' object is not callable", _SIZE),
+    (TypeError, "^Cannot interpret '-?[0-9]+' as a data type", _VIEW),
+    (NotImplementedError, r"argument of array\.view\(\) is not supported", _VIEW),
+    (ValueError, "^Unexpected value for 'order' argument", _FLATTEN),
     (AttributeError, _NO_METHOD, _METHOD),
+    (AttributeError, r"'jax\.numpy' has no attribute '(?P<method>\w+)'", _FUNCTION),
     (RuntimeError, "^Array has been deleted", _DELETED),
 )
 """For each kind of error: its class, a pattern in its text, and the note."""
 
 _METHODS = {
     "add": "x + y",
+    "bmm": "x @ y",
+    "cat": "jnp.concatenate(arrays, axis)",
+    "chunk": "jnp.split(x, n, axis)",
     "clamp": "jnp.clip(x, lower, upper)",
     "contiguous": "x: JAX arrays have no strides",
+    "copy_": "jnp.broadcast_to(y, x.shape).astype(x.dtype), and assign the result",
     "cpu": "x: JAX moves arrays (jax.device_put)",
     "cuda": "x: JAX moves arrays (jax.device_put)",
+    "data": "x",
     "detach": "jax.lax.stop_gradient(x); in a rule x alone will often do",
     "dim": "x.ndim",
+    "div": "x / y",
     "double": "x.astype(jnp.float64), with x64 enabled",
+    "eq": "x == y",
+    "erf": "jax.scipy.special.erf(x)",
     "expand": "jnp.broadcast_to(x, shape)",
+    "expand_as": "jnp.broadcast_to(x, y.shape)",
+    "fill_": "jnp.full_like(x, value), and assign the result",
     "float": "x.astype(jnp.float32)",
     "gather": "jnp.take_along_axis(x, index, axis)",
+    "ge": "x >= y",
+    "gt": "x > y",
     "half": "x.astype(jnp.float16)",
+    "index_add": "x.at[index].add(y), for axis 0",
     "index_select": "jnp.take(x, index, axis)",
+    "int": "x.astype(jnp.int32)",
+    "le": "x <= y",
     "long": "x.astype(int)",
+    "lt": "x < y",
     "masked_fill": "jnp.where(mask, value, x)",
     "mm": "x @ y",
     "mul": "x * y",
+    "ne": "x != y",
+    "neg": "-x",
+    "new_ones": "jnp.ones(shape, x.dtype)",
     "new_zeros": "jnp.zeros(shape, x.dtype)",
     "norm": "jnp.linalg.norm(x)",
     "numel": "x.size",
     "numpy": "x itself; outside of jit np.asarray(x)",
     "permute": "jnp.transpose(x, axes)",
-    "scatter_add": "x.at[index].add(y)",
-    "sigmoid": "jax.nn.sigmoid(x)",
-    "softmax": "jax.nn.softmax(x, axis)",
+    "pow": "x**y",
+    "requires_grad": "ctx.needs_input_grad[i]",
+    "scatter": "jnp.put_along_axis(x, index, y, axis, inplace=False)",
+    "scatter_add": "x.at[jnp.arange(len(x))[:, None], index].add(y), for axis 1",
+    "split": "jnp.split(x, [n, 2 * n], axis): at these indices, not of size n",
     "sub": "x - y",
     "t": "x.T",
     "to": "x.astype(dtype)",
+    "topk": "jax.lax.top_k(x, k)",
     "type": "x.astype(dtype)",
+    "type_as": "x.astype(y.dtype)",
+    "unbind": "jnp.unstack(x, axis=axis)",
     "unsqueeze": "jnp.expand_dims(x, axis)",
+    "values": "the result itself, without .values",
+    "view_as": "x.reshape(y.shape)",
+    "where": "jnp.where(mask, x, y)",
+    "zero_": "jnp.zeros_like(x), and assign the result",
 }
-"""Methods of tensors, and what to write in JAX; others have a name of jax.numpy."""
+"""Methods of tensors and functions of torch, and what to write in JAX."""
 
 
 def note_on(error: Exception, name: str, rule: str) -> str:
@@ -123,19 +180,27 @@ def note_on(error: Exception, name: str, rule: str) -> str:
                 rule=rule,
                 op=_in_jax(words.get("op") or ""),
                 method=method,
-                method_in_jax=_method_in_jax(method),
+                in_jax=_in_jax(method),
             )
     return ""
 
 
-def _method_in_jax(method: str) -> str:
-    if method.endswith("_") and not method.startswith("_"):
-        plain = _method_in_jax(method.rstrip("_"))
-        return f"{plain}, and assign the result: JAX arrays are immutable"
-    if method in _METHODS:
-        return _METHODS[method]
-    return _in_jax(method)
-
-
 def _in_jax(name: str) -> str:
-    return f"jnp.{name}(x)" if hasattr(jnp, name) else "a function of jax.numpy"
+    """Return what to write in JAX for a name of PyTorch."""
+    if name in _METHODS:
+        return _METHODS[name]
+    if name.endswith("_") and not name.startswith("_"):
+        plain = _in_jax(name.rstrip("_"))
+        return f"{plain}, and assign the result: JAX arrays are immutable"
+    places = {"jnp": jnp, "jax.nn": jax.nn, "jax.scipy.special": jax.scipy.special}
+    for place, module in places.items():
+        if callable(getattr(module, name, None)):
+            return f"{place}.{name}({_parameters_of(getattr(module, name))})"
+    return "a function of jax.numpy (the guide to porting has a table)"
+
+
+def _parameters_of(function: Any) -> str:
+    """Return the parameters that a call must have, the first as x."""
+    parameters = inspect.signature(function).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty]
+    return ", ".join(["x", *needed[1:]])

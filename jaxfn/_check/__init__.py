@@ -26,6 +26,7 @@ from jaxfn._check.shared import (
     Outcome,
     Skip,
     compare_arrays,
+    described,
     eps_of,
     is_close,
     largest,

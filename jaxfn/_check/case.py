@@ -16,7 +16,7 @@ from jaxfn._check.compile import Call, Once, Program, Together
 from jaxfn._check.jaxprs import may_not_end
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
-from jaxfn._core import internals, short, values
+from jaxfn._core import internals, is_tensor, short, type_name, values
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function, rules_of
 
@@ -55,6 +55,7 @@ class Case:
         rtol: float | None = None,
         atol: float = 0.0,
     ) -> None:
+        _refuse_torch(fun, args)
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
         self.name = name_of(fun)
         self.given = _with_numbers_as_arrays(fun, args)
@@ -349,6 +350,20 @@ def rule_that_saves(fun: Any) -> str:
     if hasattr(fun, "defvjp"):  # JAX's decorator
         return "fwd"
     return "jvp" if hasattr(fun, "defjvp") else "forward"
+
+
+def _refuse_torch(fun: Any, args: Sequence[Any]) -> None:
+    if isinstance(fun, type) and type_name(fun).startswith("torch."):
+        raise TypeError(
+            f"check got a class of PyTorch, `{fun.__name__}`: expected a "
+            "jaxfn.Function, because JAX does not use the rules of this one. To run it "
+            "in JAX as it is, use jaxfn.torch.from_torch."
+        )
+    if any(map(is_tensor, tree_util.tree_leaves(args))):
+        raise TypeError(
+            "check got a torch.Tensor as an argument: expected JAX or NumPy arrays. "
+            "Pass tensor.numpy()."
+        )
 
 
 def _with_numbers_as_arrays(fun: Any, args: Sequence[Any]) -> tuple[Any, ...]:

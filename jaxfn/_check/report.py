@@ -29,6 +29,9 @@ class CheckError(AssertionError):
     """
 
 
+NO_FLOATS = "no argument is a float or complex array"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckResult:
     """The outcome of one check.
@@ -131,7 +134,10 @@ class CheckReport:
         n = len(self.results) - len(self.skipped)
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
         if self.ok:
-            return f"`{self.function}`: all {n} checks passed{skipped}."
+            passed = f"`{self.function}`: all {n} checks passed{skipped}."
+            if any(r.message == NO_FLOATS for r in self.skipped):
+                return f"{passed} No derivative was compared: {NO_FLOATS}."
+            return passed
         wrong = " and ".join(self.wrong_rules)
         return (
             f"`{self.function}`: {len(self.failures)} of {n} checks failed{skipped}. "

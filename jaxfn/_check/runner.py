@@ -14,8 +14,8 @@ from jaxfn._check.case import Case, Plan
 from jaxfn._check.checks import batching, first_order, programs
 from jaxfn._check.checks.second_order import Second
 from jaxfn._check.compile import Call, Together
-from jaxfn._check.report import CheckResult
-from jaxfn._check.shared import Outcome, Skip
+from jaxfn._check.report import NO_FLOATS, CheckResult
+from jaxfn._check.shared import Outcome, Skip, described
 from jaxfn._core import internals, messages
 
 
@@ -176,8 +176,7 @@ class Run:
         except Skip as why:
             return CheckResult(name, rule, "skipped", message=str(why))
         except Exception as error:  # noqa: BLE001  (whatever it is, it is the outcome)
-            text = str(error).partition("\n\n")[0]
-            message = f"{type(error).__name__}: {text}"
+            message = described(error)
             return CheckResult(name, rule, "FAIL", message=_hint(name, rule, message))
         rule = self._rule(outcome.rule) if outcome.rule else rule
         numbers = outcome.error, outcome.tolerance
@@ -220,9 +219,9 @@ class Run:
         if name in self.skip:
             return self.skip[name]
         if not case.at and this.rule not in ("forward", "vmap"):
-            return "no argument is a float or complex array"
+            return NO_FLOATS
         if name in ("scan", "checkpoint", "leaks", "low precision") and not case.at:
-            return "no argument is a float or complex array"
+            return NO_FLOATS
         if name in ("backward", "jvp") and case.surrogate and case.reference is None:
             return "a surrogate: not compared with the slope of the value"
         for other in this.builds_on:

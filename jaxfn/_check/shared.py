@@ -46,6 +46,13 @@ class Outcome:
         return self.error <= self.tolerance  # NaN is not
 
 
+def described(error: Exception) -> str:
+    """Return an error and jaxfn's notes on it, without JAX's further explanations."""
+    text = str(error).partition("\n\n")[0]
+    notes = [x for x in getattr(error, "__notes__", ()) if x.startswith("`")]
+    return " ".join([f"{type(error).__name__}: {text}", *notes])
+
+
 def worst(outcomes: Sequence[Outcome]) -> Outcome:
     """Return the outcome furthest above its tolerance; NaN counts as furthest."""
 

@@ -52,7 +52,7 @@ from jaxfn._core import jax_internals as internals
 from jaxfn._core.batch import Batch, Fun, batchable, closed, with_batch_rule
 from jaxfn._core.call import Rules, call
 from jaxfn._core.closures import find, hides_array, in_cell
-from jaxfn._core.messages import short, type_name
+from jaxfn._core.messages import is_tensor, short, type_name
 from jaxfn._core.primitives import attach, gate, jvp_along, refusing
 from jaxfn._core.values import (
     ARRAY,

@@ -24,7 +24,7 @@ from jaxfn._core import messages
 from jaxfn._core.batch import in_front, spread_out, tied
 from jaxfn._core.closures import run_closed
 from jaxfn._core.primitives import attach, gate, linear, refusing
-from jaxfn._core.transpose import transposed
+from jaxfn._core.transpose import WHILE, transposed
 from jaxfn._core.values import (
     Arrays,
     Layout,
@@ -689,6 +689,11 @@ def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
         instead = (
             " Or replace jax.hessian(f) by jax.jacrev(jax.grad(f)), which needs no "
             "transpose."
+        )
+    if got == WHILE:
+        instead = (
+            " In place of the loop: jax.lax.scan of a fixed length, or "
+            "jax.lax.custom_linear_solve."
         )
     return messages.RuleValueError(
         f"`{rules.name}.backward` {messages.NOT_TRANSPOSED} {use}: expected {expected}"

@@ -76,9 +76,9 @@ def closed_over(name: str) -> ClosedOverError:
         "being differentiated. A rule closed over it (or it leaked from a finished "
         "transformation). The rules say nothing about it, so its gradient would be "
         "lost. Pass it to apply (a decorated function: as an argument), and return its "
-        "gradient from backward (its tangent from jvp). (For JAX all that is read from a reference, jax.new_ref, is "
-        "differentiated. Pass the value of a reference from outside; call a Function "
-        "that makes one under jax.jit.)"
+        "gradient from backward (its tangent from jvp). (For JAX all that is read from "
+        "a reference, jax.new_ref, is differentiated. Pass the value of a reference "
+        "from outside; call a Function that makes one under jax.jit.)"
     )
 
 
@@ -230,6 +230,11 @@ def short(x: Any) -> str:
         return jax.typeof(x).str_short(short_dtypes=True)
     except TypeError:
         return f"{type(x).__name__}"
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether `x` is a tensor of PyTorch, which may not be installed."""
+    return type_name(x) in ("torch.Tensor", "torch.nn.parameter.Parameter")
 
 
 def type_name(x: Any) -> str:

@@ -273,3 +273,37 @@ def test_a_list_of_numbers():
     bwd = lambda xs, g: ([xs[1] * g, xs[0] * g],)  # noqa: E731
     product.defvjp(lambda xs: (xs[0] * xs[1], xs), bwd)
     assert jaxfn.check(product, [1.0, 2.0]).ok
+
+
+def test_nothing_to_compare_is_said():
+    """A forward without `return`, integers alone, a class of PyTorch, an error."""
+    f = function("F", forward=lambda ctx, x: None, backward=lambda ctx, g: g)
+    report = jaxfn.check(f, jnp.ones(3))
+    assert not report.ok
+    assert "Is `return` missing?" in report.failures[0].message
+    f = function("F", forward=lambda ctx, x: x * 2, backward=lambda ctx, g: g)
+    assert "No derivative was compared" in jaxfn.check(f, jnp.arange(3)).summary
+    f = function("F", forward=lambda ctx, x: x.clamp(0), backward=lambda ctx, g: g)
+    (failure, *_) = jaxfn.check(f, jnp.ones(3)).failures
+    assert "Write jnp.clip(x, lower, upper)" in failure.message
+
+
+def test_a_leak_says_who_may_leak():
+    kept = []
+
+    def leaky(x):
+        kept.append(x)
+        return jnp.sin(x)
+
+    (failure,) = jaxfn.check(leaky, jnp.ones(3)).failures
+    assert failure.check == "leaks"
+    assert 'skip=["leaks"]' in failure.message
+
+
+def test_check_refuses_pytorch():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="expected JAX or NumPy arrays"):
+        jaxfn.check(jnp.sin, torch.ones(3))
+    mine = type("Mine", (torch.autograd.Function,), {"forward": lambda ctx, x: x})
+    with pytest.raises(TypeError, match="JAX does not use the rules of this one"):
+        jaxfn.check(mine, jnp.ones(3))

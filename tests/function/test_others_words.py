@@ -2,13 +2,17 @@
 
 import importlib.util
 import pickle
+import re
 import traceback
+import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxfn
+from jaxfn._advice import words as advice
 from tests.build import function
 
 X = jnp.array([1.0, -2.0])
@@ -35,6 +39,15 @@ WORDS = {
     "a write": (in_place, r"x.at\[i\].set\(v\)"),
     "a method": (lambda ctx, x: x.clamp(0), r"x.clamp,.*jnp.clip\(x, lower, upper\)"),
     "a name of jnp": (lambda ctx, x: x.exp(), r"Write jnp.exp\(x\)"),
+    "no name of jnp": (lambda ctx, x: jnp.cat([x, x]), r"jnp.concatenate\(arrays"),
+    "a name of jax.nn": (lambda ctx, x: x.relu(), r"Write jax.nn.relu\(x\)"),
+    "two arguments": (lambda ctx, x: x.copysign(x), r"Write jnp.copysign\(x, x2\)"),
+    "dim": (lambda ctx, x: x.sum(dim=0), "dim is axis, and keepdim is keepdims"),
+    "keepdim": (lambda ctx, x: jnp.max(x, 0, keepdim=True), "keepdim is keepdims"),
+    "size": (lambda ctx, x: x.size(0), r"Write x.shape\[i\]"),
+    "view": (lambda ctx, x: x.view(-1), r"x.reshape\(shape\)"),
+    "view of two": (lambda ctx, x: x.view(2, 1), r"x.reshape\(shape\)"),
+    "flatten": (lambda ctx, x: x[None].flatten(1), r"x.reshape\(x.shape\[0\], -1\)"),
     "in place": (lambda ctx, x: x.tanh_(), r"jnp.tanh\(x\), and assign the result"),
     "another method": (lambda ctx, x: x.pin_memory(), "a function of jax.numpy"),
 }
@@ -50,10 +63,43 @@ def noted(error):
 def test_an_error_in_jaxs_words_has_a_note(kind):
     forward, way_out = WORDS[kind]
     f = function("F", forward=forward, backward=lambda ctx, g: g)
-    with pytest.raises((TypeError, AttributeError, IndexError)) as error:
+    kinds = TypeError, AttributeError, IndexError, NotImplementedError, ValueError
+    with pytest.raises(kinds) as error:
         jax.jit(f.apply)(X)
-    assert noted(error.value).startswith("`F.forward` ")
+    assert "`F.forward`" in noted(error.value)
     assert error.match(way_out)
+
+
+NAMES = {
+    "jax": jax,
+    "jnp": jnp,
+    "x": X[None],
+    "y": X[None],
+    "arrays": [X, X],
+    "axis": 0,
+    "ctx": types.SimpleNamespace(needs_input_grad=(True,)),
+    "dtype": jnp.float16,
+    "i": 0,
+    "index": jnp.zeros((1, 2), int),
+    "k": 1,
+    "lower": 0,
+    "upper": 1,
+    "mask": X > 0,
+    "n": 1,
+    "shape": (1, 2),
+    "axes": (1, 0),
+    "value": 3,
+    "np": np,
+}
+
+
+@pytest.mark.parametrize("method", advice._METHODS)
+def test_what_a_note_says_runs(method):
+    code = re.split(", (with|for|and)|: |; | itself", advice._METHODS[method])[0]
+    names = NAMES | ({"x": X[None].T, "y": X[None]} if "@" in code else {})
+    names |= {"n": 0} if method == "split" else {}
+    if not code.startswith("the result"):
+        eval(code, names)
 
 
 @pytest.mark.parametrize("kind", ["a write", "a method"])
@@ -173,3 +219,57 @@ def test_chains_of_our_own_are_not_shown():
     for error in (other, raised(lambda: jax.vjp(misfit.apply, X)[1]((X, X)))):
         text = "".join(traceback.format_exception(error))
         assert "During handling" not in text
+
+
+def test_another_name_for_ctx():
+    def forward(self, x):
+        self.save_for_backwards(x)
+        return x
+
+    f = function("F", forward=forward, backward=lambda ctx, g: g)
+    with pytest.raises(AttributeError, match=r"Did you mean ctx.save_for_backward\?"):
+        f.apply(X)
+
+
+def unpacks(ctx, g):
+    (x,) = ctx.saved_tensors
+    return g * x
+
+
+@pytest.mark.parametrize("backward", [unpacks, lambda ctx, g: g * ctx.saved_tensors[0]])
+def test_nothing_was_saved(backward):
+    f = function("F", forward=lambda ctx, x: x * 2, backward=backward)
+    with pytest.raises((ValueError, IndexError), match="saved_tensors is a tuple of 0"):
+        jax.grad(lambda x: f.apply(x).sum())(X)
+
+
+def test_a_misspelt_rule_is_named():
+    f = function("F", foward=scaled)
+    with pytest.raises(NotImplementedError, match="has `foward`: is it a misspelling"):
+        f.apply(X)
+    f = function("F", forward=scaled, backwards=lambda ctx, g: g)
+    with pytest.raises(NotImplementedError, match="has `backwards`: is it a missp"):
+        jax.grad(lambda x: f.apply(x).sum())(X)
+
+
+def test_a_while_loop_is_not_told_to_transpose_otherwise():
+    def backward(ctx, g):
+        return jax.lax.while_loop(lambda u: abs(u).max() < 3, lambda u: u * 2, g)
+
+    f = function("F", forward=lambda ctx, x: x * 2, backward=backward)
+    with pytest.raises(ValueError, match="scan of a fixed length, or jax.lax") as error:
+        jax.hessian(lambda x: f.apply(x).sum())(X)
+    assert "jacrev" not in str(error.value)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
+@pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["jit", "plain"])
+def test_a_tensor_as_an_argument(run):
+    import torch
+
+    f = function("F", forward=lambda ctx, x: x * 2)
+    with pytest.raises(TypeError, match="returned a torch.Tensor.*jnp.asarray"):
+        run(lambda _: f.apply(torch.ones(2)))(X)
+    f = function("F", forward=lambda ctx, x: jnp.exp(x))
+    with pytest.raises(TypeError, match="gave a torch.Tensor to JAX"):
+        run(lambda _: f.apply(torch.ones(2)))(X)

@@ -30,6 +30,9 @@ from jaxfn._core import values
 def value(case: Case) -> Outcome:
     """Run forward twice; compare the results, also with the reference."""
     first = case.first_value
+    if not first:
+        where = "It returned no array. Is `return` missing?"
+        return Outcome(np.inf, 0.0, where)
     again = case.run(*case.arrays)
     names = name_outputs(first)
     outcome = shared.compare(again, first, names, case.same_tolerance, atol=case.atol)

@@ -17,7 +17,7 @@ from jaxfn._check.case import Case, floats, name_gradients, name_outputs
 from jaxfn._check.checks.batching import partial_gradients
 from jaxfn._check.compile import Call
 from jaxfn._check.numbers import Arrays
-from jaxfn._check.shared import Outcome, Skip
+from jaxfn._check.shared import Outcome, Skip, described
 from jaxfn._core import internals, messages, values
 
 # ---- scan, checkpoint
@@ -145,8 +145,7 @@ def _low_gradients(low: Case, cts: Arrays) -> Arrays | Outcome:
             raise Skip(why) from error
         if _is_refusal(error):
             raise
-        text = str(error).partition("\n\n")[0]
-        return Outcome(np.inf, 0.0, f"{type(error).__name__}: {text}", "backward")
+        return Outcome(np.inf, 0.0, described(error), "backward")
 
 
 def lowered(case: Case) -> Call:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from jaxfn._check import CheckResult, Outcome, Skip
+from jaxfn._check import CheckResult, Outcome, Skip, described
 from jaxfn.torch._compare import further, gradients, values
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Different, Pair
@@ -176,9 +176,8 @@ def _result(name: str, row: Comparison, pair: Pair) -> CheckResult:
     except Different as how:
         return CheckResult(name, row.rule, "FAIL", message=f"{how}")
     except Exception as error:  # noqa: BLE001  (whatever the port raises)
-        text = str(error).partition("\n\n")[0]
         where = ", on arguments cast to float64" if pair.double else ""
-        text = f"the port raises{where}: {type(error).__name__}: {text}"
+        text = f"the port raises{where}: {described(error)}"
         return CheckResult(name, row.rule, "FAIL", message=text)
     numbers = outcome.error, outcome.tolerance or None
     if outcome.ok:
