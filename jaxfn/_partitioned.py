@@ -273,7 +273,11 @@ def _by_types(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         )
         inputs = _shardings(mesh, axes, rule.arguments)
         outs = mapped(*map(jax.sharding.reshard, args, inputs))
-        known = dict(zip(rule.arguments[::-1], types[::-1], strict=True))
+        known = {
+            dims: x
+            for dims, x in zip(rule.arguments[::-1], types[::-1], strict=True)
+            if x.sharding.mesh.explicit_axes  # else it has no place on the mesh
+        }
         outputs = [
             known[dims].sharding if dims in known else jax.typeof(y).sharding
             for dims, y in zip(rule.outputs, outs, strict=True)

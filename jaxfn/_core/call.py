@@ -687,8 +687,8 @@ def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
             "needs (jax.hessian, jax.jvp of jax.grad)"
         )
         instead = (
-            " Or replace jax.hessian(f) by jax.jacrev(jax.grad(f)), which needs no "
-            "transpose."
+            " Or replace jax.hessian(f) by jax.jacrev(jax.grad(f)), which needs a "
+            "derivative of backward, and no transpose."
         )
     if got == WHILE:
         instead = (

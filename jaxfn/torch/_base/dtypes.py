@@ -46,7 +46,8 @@ def to_torch_dtype(dtype: Any) -> Any:
         raise TorchRefusal(
             operation=f"an array of dtype {dtype}",
             reason="torch has no such dtype.",
-            way_out="Pass an array of another dtype.",
+            way_out="Pass an array of another dtype. If it is a PRNG key, pass "
+            "random=True to from_torch.",
         ) from None
 
 

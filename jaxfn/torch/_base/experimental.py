@@ -86,9 +86,27 @@ class TorchDispatchMode(name("TorchDispatchMode")):
         return False
 
 
+SET_GRAD = name("_set_grad_enabled")
+
 # Distributions check their arguments by these. Torch can't trace them for all shapes.
-PLAINER = {name("_is_all_true"): torch.all, name("_is_any_true"): torch.any}
+PLAINER: dict[Any, Callable[..., Any]] = {
+    name("_is_all_true"): torch.all,
+    name("_is_any_true"): torch.any,
+}
 """Functions of torch, each with a plainer one that computes the same."""
+
+
+def _pooled(pool: Any, input: Any, output_size: Any) -> Any:
+    return pool(input.contiguous(), output_size)
+
+
+# Of an array in the order channels_last, torch changes the strides of the result.
+for pool in (
+    torch.adaptive_avg_pool1d,
+    torch.nn.functional.adaptive_avg_pool2d,
+    torch.nn.functional.adaptive_avg_pool3d,
+):
+    PLAINER[pool] = functools.partial(_pooled, pool)
 
 
 @functools.cache
@@ -123,6 +141,15 @@ def is_operation(target: Any) -> bool:
     return isinstance(target, name("OpOverload"))
 
 
+def argument(operation: Any, wanted: str, args: Any, kwargs: Any) -> Any:
+    """Return an argument of an operation by its name; None if it has none."""
+    schema = schema_of(operation)
+    for i, x in enumerate(() if schema is None else schema.arguments):
+        if x.name == wanted:
+            return args[i] if i < len(args) else kwargs.get(wanted, x.default_value)
+    return None
+
+
 def schema_of(target: Any) -> Any:
     """Return the types of an operation's arguments and results, with its writes."""
     return getattr(target, "_schema", None)
@@ -151,6 +178,11 @@ def is_base(x: Any) -> bool:
 def writes_to(x: Any) -> int:
     """Return how often an operation has written to a tensor."""
     return x._version
+
+
+def has_hooks(x: Any) -> bool:
+    """Return whether a hook is registered on a tensor."""
+    return bool(x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None))
 
 
 def is_zero_tensor(x: Any) -> bool:
@@ -540,12 +572,25 @@ def plain_launches() -> Any:
 _MOST_CONSTANTS = 64
 
 
+def _without_recomputation(*_: Any, **__: Any) -> Iterator[None]:
+    """Run the function of a torch.utils.checkpoint as it is.
+
+    It would run again in backward, in the middle of which nothing can be traced. The
+    values are the same.
+    """
+    yield
+
+
 @contextlib.contextmanager
 def eased() -> Iterator[None]:
-    """Let tracing remember small constants, and call what torch.compile has wrapped."""
+    """Let tracing remember constants, and call what compile and checkpoint wrap."""
     wanted = {
         "torch._subclasses.fake_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
         "torch.fx.experimental.proxy_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
+        "torch.utils.checkpoint": (
+            "_checkpoint_without_reentrant_generator",
+            _without_recomputation,
+        ),
     }
     with contextlib.ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled

@@ -88,7 +88,7 @@ class GraphFunction:
         self.host: Host = host
         self._requires_grad, self._known = requires_grad, known
         self.host_types: dict[Any, list[Any]] = {}
-        self.host_note: Any = None
+        self.host_notes: dict[Any, Any] = {}
         self._programs: OrderedDict[Any, BranchTree | TorchRefusal] = OrderedDict()
         self._derived: dict[Any, GraphFunction] = {}
 
@@ -134,7 +134,8 @@ class GraphFunction:
         except TorchRefusal:
             if self.host == "never":
                 raise
-            return self.host_note  # it has run there, perhaps to find the types
+            # It has run there, perhaps to find the types.
+            return self.host_notes.get(on_host.key_of(types))
 
     def program(self, types: Sequence[Any]) -> BranchTree:
         """Return the program for inputs of these types, made once.

@@ -26,7 +26,7 @@ from jaxfn.torch._base import (
     torch,
     unflatten,
 )
-from jaxfn.torch._trace import Noted, RandomDraws, results_of
+from jaxfn.torch._trace import Noted, RandomDraws, note_key, results_of
 from jaxfn.torch._triton import KernelRuns
 
 
@@ -39,7 +39,7 @@ class Hosted(Protocol):
     seed: int | None
     types: Callable[[Sequence[Any]], list[Any]] | None
     host_types: dict[Any, list[Any]]
-    host_note: Any
+    host_notes: dict[Any, Any]
 
     def requires_grad(self, n: int) -> Sequence[bool]:
         """Return the `requires_grad` of each of its inputs."""
@@ -48,19 +48,28 @@ class Hosted(Protocol):
 
 def call(graph: Hosted, arrays: Sequence[Any], key: Any) -> list[Any]:
     """Return the results of a function in torch: at once, or when the program runs."""
-    types = known_types(graph, arrays)
-    if types is None and any(isinstance(x, Tracer) for x in arrays):
+    types, at = known_types(graph, arrays), key_of(arrays)
+    is_traced = any(isinstance(x, Tracer) for x in arrays)
+    if types is None and is_traced:
         types = _found_out(graph, arrays)
-        graph.host_types[_key(arrays)] = types
+        graph.host_types[at] = types
     data = [] if key is None else [_key_data(key)]
     if types is None:
         results = _run(graph, [np.asarray(x) for x in arrays], *map(np.asarray, data))
         types = [None if x is None else _type(x) for x in results]
-        graph.host_types[_key(arrays)] = types
+        graph.host_types[at] = types
+    expected = note_key(graph.host_notes.get(at))
     wanted = [t for t in types if t is not None]
 
     def run(arrays: Sequence[Any], *data: Any) -> list[Any]:
-        return _fitting(_run(graph, arrays, *data), types)
+        results = _fitting(_run(graph, arrays, *data), types)
+        # The program has the values of the trace.
+        if is_traced and note_key(graph.host_notes.get(at)) != expected:
+            raise RuntimeError(
+                f"`{graph.name}` returned other Python values than when it was traced."
+                " A host callback can only return tensors: return those."
+            )
+        return results
 
     run.__name__ = f"{graph.name}.{graph.rule}"
     found = iter(jaxfn.host_function(run, wanted)(list(arrays), *data))
@@ -73,10 +82,11 @@ def known_types(graph: Hosted, arrays: Sequence[Any]) -> list[Any] | None:
         return [
             None if t is None else jax.ShapeDtypeStruct(*t) for t in graph.types(arrays)
         ]
-    return graph.host_types.get(_key(arrays))
+    return graph.host_types.get(key_of(arrays))
 
 
-def _key(arrays: Sequence[Any]) -> Any:
+def key_of(arrays: Sequence[Any]) -> Any:
+    """Return the shapes and dtypes of arrays."""
     return tuple((tuple(x.shape), str(x.dtype)) for x in arrays)
 
 
@@ -136,7 +146,7 @@ def _on(
         with draws, draws_by_torch():
             found = graph.run(tensors)
             if isinstance(found, Noted):
-                graph.host_note = found.note
+                graph.host_notes[key_of(arrays)] = found.note
             return results_of(found)
 
     return KernelRuns()(run)
@@ -154,14 +164,36 @@ def _found_out(graph: Hosted, arrays: Sequence[Any]) -> list[Any]:
     """Return the types of the results for arrays of these types, from trial runs."""
     last: Exception | None = None
     data = [np.zeros(2, np.uint32)] if graph.seed is not None else []
+    at, found = key_of(arrays), []
     for make in _TRIES:
         values = [make(tuple(x.shape), np.dtype(x.dtype)) for x in arrays]
+        graph.host_notes.pop(at, None)
         try:
             results = _run(graph, values, *data)
         except Exception as error:  # noqa: BLE001  (rules raise what they like)
             last = error
             continue
-        return [None if x is None else _type(x) for x in results]
+        types = [None if x is None else _type(x) for x in results]
+        found.append((types, note_key(graph.host_notes.get(at))))
+        if len(found) == 2:
+            break
+    if found:
+        types = found[0][0]
+        # An empty result may be one that has elements for other values: JAX would not
+        # even call the host for it.
+        is_empty = any(0 in t.shape for t in types if t is not None)
+        if found[0] == found[-1] and (
+            not is_empty or any(0 in x.shape for x in arrays)
+        ):
+            return types
+        raise TorchRefusal(
+            operation="the host call",
+            reason="the shapes of its results, or what it returns beside tensors, seem "
+            "to depend on the values of its arguments (jaxfn tried some).",
+            way_out="Pass a number that decides them as a Python value, which JAX does "
+            "not trace. If they depend on none, call it once outside of jax.jit and "
+            "other transformations.",
+        ).of(graph.name, graph.rule)
     raise TorchRefusal(
         operation="the host call",
         reason="jaxfn tried some values to find the shapes of its results, and PyTorch "
@@ -188,7 +220,7 @@ def _rising(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return (np.arange(1, count + 1).reshape(shape) / max(count, 1)).astype(dtype)
 
 
-_TRIES: tuple[Callable[..., Any], ...] = (_random, _rising, np.ones, np.zeros)
+_TRIES: tuple[Callable[..., Any], ...] = (_random, np.ones, _rising, np.zeros)
 
 
 # ---- torch's own apply

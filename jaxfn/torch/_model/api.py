@@ -123,8 +123,9 @@ def _function(source: Any, settings: Settings) -> Any:
         if x.requires_grad:
             raise TypeError(
                 f"`{name}` closes over a tensor of shape {tuple(x.shape)} that "
-                "requires a gradient, which would be lost. Pass it as an argument; a "
-                "module by torch.func.functional_call(module, params, args)."
+                "requires a gradient, which would be lost. Pass it as an argument. If "
+                "it is a parameter, give from_torch the module; or call "
+                "module.requires_grad_(False) if it is a constant."
             )
     on_arrays = OnArrays(
         lambda args, kwargs: source(*args, **kwargs),

@@ -63,7 +63,7 @@ class OnArrays:
             raise TypeError(
                 f"`{self._name}` got a torch.Tensor of shape {tuple(tensors[0].shape)} "
                 "as an argument: expected JAX or NumPy arrays. Pass "
-                "jnp.asarray(tensor.numpy())."
+                "jnp.asarray(tensor.numpy()); of a model's parameters model.params."
             )
         arrays = [jnp.asarray(x) for x in flattener.leaves]
         return self._at(templates), arrays

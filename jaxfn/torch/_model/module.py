@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._base import (
+    Flattener,
     TorchFunctionMode,
     TorchRefusal,
     experimental,
@@ -19,6 +20,7 @@ from jaxfn.torch._base import (
     is_inexact,
     to_jax,
     torch,
+    unflatten,
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
@@ -30,7 +32,7 @@ class TorchModel:
     Attributes:
         params: The parameters that require a gradient, by their names in the module. A
             parameter with two names has the first one. Arrays of the same shapes and
-            dtypes (float64 and int64 become 32-bit ones if x64 is off).
+            dtypes (int64 becomes int32 if x64 is off; float64 needs x64).
         frozen: The parameters that don't require one.
         buffers: The buffers.
         mutable: Whether `apply` returns the new buffers, too.
@@ -55,9 +57,19 @@ class TorchModel:
                     f"from_torch expected all parameters, got `{name}` of {self._name} "
                     "without a shape. Call the module once, on tensors."
                 )
-        self.params = {k: to_jax(x) for k, x in tensors.items() if k in trained}
-        self.frozen = {k: to_jax(x) for k, x in tensors.items() if k not in trained}
-        self.buffers = {k: to_jax(x) for k, x in buffers.items()}
+            if experimental.has_hooks(x):
+                raise TypeError(
+                    f"from_torch expected parameters without hooks, got one on `{name}`"
+                    f" of {self._name}, which JAX would not call. Remove it, and change"
+                    " the gradient where jax.grad returns it."
+                )
+        try:
+            arrays = {k: to_jax(x) for k, x in (tensors | buffers).items()}
+        except TorchRefusal as refusal:
+            raise refusal.of(self._name, "params") from None
+        self.params = {k: arrays[k] for k in tensors if k in trained}
+        self.frozen = {k: arrays[k] for k in tensors if k not in trained}
+        self.buffers = {k: arrays[k] for k in buffers}
         self._dtypes = {k: x.dtype for k, x in (tensors | buffers).items()}
         self._names = {  # of a state_dict, with those of tied parameters
             name: next(k for k, x in (tensors | buffers).items() if x is value)
@@ -72,6 +84,25 @@ class TorchModel:
     def __repr__(self) -> str:
         n = sum(x.size for x in self.params.values())
         return f"TorchModel({self._name}, {len(self.params)} params, {n:,} numbers)"
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Refuse a call without parameters."""
+        raise TypeError(
+            f"TorchModel({self._name}) expected its parameters in a call: "
+            "model.apply(model.params, ...)."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(torch.nn.Module, name):
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=self)
+        raise AttributeError(
+            f"TorchModel({self._name}) has no `{name}`, which belongs to the module: "
+            "expected params, frozen, buffers, apply and state_dict. Change the module "
+            "before from_torch.",
+            name=name,
+            obj=self,
+        )
 
     def apply(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Call the module with these parameters.
@@ -118,24 +149,24 @@ class TorchModel:
         Args:
             params: As in `apply`.
         """
-        values = self._checked(params)
+        values = self._checked(params, "state_dict")
         return {
             name: from_numpy(values[known], self._dtypes[known])
             for name, known in self._names.items()
         }
 
-    def _checked(self, params: Any) -> dict[str, Any]:
+    def _checked(self, params: Any, what: str = "apply") -> dict[str, Any]:
         """Return all parameters and buffers."""
         if not isinstance(params, Mapping):
             raise TypeError(
-                f"`{self._name}.apply` expected a dict of parameters by name as its "
+                f"`{self._name}.{what}` expected a dict of parameters by name as its "
                 f"first argument, as model.params is, got {type(params).__name__}."
             )
         known = {**self.buffers, **self.frozen, **self.params}
         for name in self.params:
             if name not in params:
                 raise TypeError(
-                    f"`{self._name}.apply` expected a parameter `{name}`, got none: "
+                    f"`{self._name}.{what}` expected a parameter `{name}`, got none: "
                     "pass all of model.params. (Parameters that are to stay as they "
                     "are: {**model.params, **yours}.)"
                 )
@@ -144,12 +175,12 @@ class TorchModel:
                 near = difflib.get_close_matches(str(name), known, 1)
                 hint = f" Did you mean `{near[0]}`?" if near else ""
                 raise TypeError(
-                    f"`{self._name}.apply` got a parameter `{name}`, which the module "
+                    f"`{self._name}.{what}` got a parameter `{name}`, which the module "
                     f"does not have.{hint}"
                 )
             if jnp.shape(x) != known[name].shape:
                 raise TypeError(
-                    f"`{self._name}.apply` expected `{name}` of shape "
+                    f"`{self._name}.{what}` expected `{name}` of shape "
                     f"{known[name].shape}, got {jnp.shape(x)}."
                 )
             known[name] = x
@@ -165,37 +196,61 @@ class TorchModel:
                 tensors[name].requires_grad_()
         before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
         state = _state_of(module)
-        with _Statistics() as statistics:
+        with _Watch() as watch:
             result = torch.func.functional_call(module, tensors, args, kwargs)
         written = [
             name
             for name, (x, count) in before.items()
             if tensors[name] is not x
             or experimental.writes_to(x) != count
-            or any(x is y for y in statistics.written)
+            or any(x is y for y in watch.written)
         ]
-        if not self.mutable and written:
-            way_out = "Call module.eval() before from_torch. Or pass mutable=True: "
-            way_out += "apply then returns a pair of the result and the new buffers."
-            raise self._writes(written, way_out)
         lost = [name for name in written if name not in self.buffers]
+        if not self.mutable and written and not lost:
+            way_out = "Pass mutable=True: apply then returns a pair of the result and "
+            way_out += "the new buffers."
+            if module.training:
+                way_out += " Or call module.eval() before from_torch."
+            raise self._writes(written, way_out)
         # An LSTM keeps a list of its own parameters.
         own = {id(x) for x in (*values.values(), *tensors.values(), *self._tensors)}
-        lost += [
-            name
-            for name, x in _state_of(module).items()
-            if x is not state.get(name) and id(x) not in own
-        ]
+        changed = _changed(state, _state_of(module))
+        lost += [k for k, x in changed.items() if id(x) not in own and not _is_plain(x)]
+        lost += self._counters(changed, module, watch.calls, tensors, args, kwargs)
         lost += [name for name, _ in module.named_buffers() if name not in self.buffers]
+        if any(name in (*self.params, *self.frozen) for name in lost):
+            raise self._writes(lost, "A parameter can't be written to in forward.")
         if lost:
             raise self._writes(
                 lost,
-                "Make it a buffer (register_buffer), and pass mutable=True. Or reset "
-                "it at the end of forward, if each call begins anew.",
+                "Make it a buffer that holds a tensor (register_buffer), and pass "
+                "mutable=True. If it is a cache, call the module once in PyTorch "
+                "before from_torch. If each call begins anew, reset it at the end of "
+                "forward.",
             )
         if not self.mutable:
             return result
         return result, {name: tensors[name].detach() for name in self.buffers}
+
+    def _counters(
+        self, changed: dict[str, Any], module: Any, calls: Any, *values: Any
+    ) -> list[str]:
+        """Return the plain attributes whose new value would change the next call.
+
+        A cache would not: a second call leaves it as it is, and calls the same
+        functions of torch.
+        """
+        names = [name for name, x in changed.items() if _is_plain(x)]
+        if not names:
+            return []
+        flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
+        template = flattener(list(values))
+        copies = [x.clone() for x in flattener.leaves]
+        before = _state_of(module)
+        with _Watch() as watch:
+            torch.func.functional_call(module, *unflatten(template, copies))
+        again = _changed(before, _state_of(module))
+        return names if again or watch.calls != calls else []
 
     def _writes(self, names: list[str], way_out: str) -> TorchRefusal:
         some = ", ".join(f"`{name}`" for name in names[:3])
@@ -207,22 +262,51 @@ class TorchModel:
         ).of(self._name, "apply")
 
 
+_PLAIN = (bool, int, float, complex, str)
+# Transformers notes so that it has installed its hooks, at the first call.
+_NO_STATE = ("_output_capturing_hooks_installed",)
+
+
+def _is_plain(x: Any) -> bool:
+    return isinstance(x, _PLAIN)
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return what has another tensor or another plain value, by its name.
+
+    A plain value where there was none is no state: nothing has read it before.
+    """
+    changed = {}
+    for name, x in after.items():
+        old = before.get(name)
+        if _is_plain(x):  # repr, because a nan differs from itself
+            differs = _is_plain(old) and repr(old) != repr(x)
+        else:
+            differs = old is not x
+        if differs:
+            changed[name] = x
+    return changed
+
+
 def _state_of(module: Any) -> dict[str, Any]:
-    """Return the tensors in plain attributes of a module and its parts."""
+    """Return the tensors and plain values in attributes of a module and its parts."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
 
     def look(value: Any, path: str) -> None:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, (torch.Tensor, *_PLAIN)):
             found[path] = value
         elif id(value) not in seen and not isinstance(value, torch.nn.Module):
             seen.add(id(value))
+            if isinstance(value, (list, dict, set)):
+                found[f"len({path})"] = len(value)
             for k, x in _parts(value).items():
                 look(x, f"{path}.{k}")
 
+    own = {*vars(torch.nn.Module()), *_NO_STATE}  # parameters and hooks, for example
     for path, part in module.named_modules():
         for name, value in vars(part).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
+            if name not in own:
                 look(value, f"{path}.{name}".strip("."))
     return found
 
@@ -250,7 +334,9 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
         memo[id(x)] = empty
     memory = {experimental.storage_number(x) for x in tensors}
     for name, x in _state_of(module).items():
-        if id(x) not in memo and experimental.storage_number(x) in memory:
+        if _is_plain(x) or id(x) in memo:
+            continue
+        if experimental.storage_number(x) in memory:
             raise TypeError(
                 f"from_torch expected parameters, buffers and constants, got `{name}` "
                 f"of {type(module).__name__}, which is a view of one of the first two: "
@@ -267,20 +353,25 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
         ) from error
 
 
-class _Statistics(TorchFunctionMode):
-    """A mode in which a batch norm says that it writes to its running statistics.
+class _Watch(TorchFunctionMode):
+    """A mode that notes which functions of torch a module calls.
 
-    Torch's own operation writes to them without a word.
+    Attributes:
+        calls: The functions, with the numbers among their arguments.
+        written: The running statistics to which a batch norm writes. Torch's own
+            operation does it without a word.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.calls: list[Any] = []
         self.written: list[Any] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        self.calls.append((func, [repr(x) for x in args if _is_plain(x)]))
         if func is torch.nn.functional.batch_norm:
             return self._batch_norm(*args, **kwargs)
         return func(*args, **kwargs)

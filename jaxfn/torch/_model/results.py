@@ -13,14 +13,35 @@ from typing import Any
 
 import jax
 
-from jaxfn.torch._base import Flattener, Rebuilt, parts_of, torch, unflatten
+from jaxfn.torch._base import (
+    Flattener,
+    Rebuilt,
+    TorchRefusal,
+    parts_of,
+    torch,
+    unflatten,
+)
 
 
 def flattened(result: Any) -> tuple[list[Any], Any]:
     """Return the tensors of a result, and its template."""
     flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
     template = flattener(result)
+    for part in _all_parts(template):
+        if isinstance(part, (torch.SymFloat, torch.SymInt, torch.SymBool)):
+            raise TorchRefusal(
+                operation="a number that is returned",
+                reason="it comes from a tensor (by x.item() or float(x)), and a "
+                "trace has no values.",
+                way_out="Return the tensor itself.",
+            )
     return flattener.leaves, template
+
+
+def _all_parts(template: Any) -> Iterator[Any]:
+    yield template
+    for part in parts_of(template):
+        yield from _all_parts(part)
 
 
 def restored(template: Any, arrays: Sequence[Any]) -> Any:
@@ -32,10 +53,9 @@ def restored(template: Any, arrays: Sequence[Any]) -> Any:
 
 def _kinds(template: Any) -> Iterator[type]:
     """Yield the classes of objects that hold tensors, but for tuples."""
-    if isinstance(template, Rebuilt) and not issubclass(template.kind, tuple):
-        yield template.kind
-    for part in parts_of(template):
-        yield from _kinds(part)
+    for part in _all_parts(template):
+        if isinstance(part, Rebuilt) and not issubclass(part.kind, tuple):
+            yield part.kind
 
 
 class _Like:

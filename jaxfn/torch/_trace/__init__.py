@@ -24,6 +24,7 @@ from jaxfn.torch._trace.intercept import (
     NeedsRead,
     Noted,
     RandomDraws,
+    note_key,
     results_of,
 )
 from jaxfn.torch._trace.program import (

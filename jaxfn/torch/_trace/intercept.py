@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import sys
@@ -16,6 +17,7 @@ from jaxfn.torch._base import (
     TorchFunctionMode,
     TorchRefusal,
     experimental,
+    fingerprint,
     has_draws,
     is_in_message,
     is_ours,
@@ -45,6 +47,14 @@ class Noted(NamedTuple):
 def results_of(found: Any) -> list[Any]:
     """Return the results without the note."""
     return found.results if isinstance(found, Noted) else found
+
+
+def note_key(note: Any) -> Any:
+    """Return a key of a note, equal for equal notes."""
+    if note is None:
+        return None
+    parts = [getattr(note, f.name) for f in dataclasses.fields(note)]
+    return fingerprint(parts, by_identity=False)
 
 
 class NeedsRead(BaseException):
@@ -164,6 +174,8 @@ class Watch(TorchFunctionMode):
         caller = sys._getframe(1)
         while _is_mode_of_ours(caller.f_code):  # it passed the call on
             caller = caller.f_back or caller
+        if func is experimental.SET_GRAD:  # the end of a `with torch.enable_grad()`
+            return func(*args, **(kwargs or {}))
         if func in _GRADIENT:
             return self._gradient(func, args, is_users(caller.f_code.co_filename))
         if is_ours(caller.f_code.co_filename) and func not in _ENGINE:
@@ -299,10 +311,15 @@ class RandomDraws(TorchDispatchMode):
         if device is not None:
             return device
         kwargs = kwargs or {}
-        if has_draws(func):
+        # Attention without dropout draws nothing.
+        if (
+            has_draws(func)
+            and experimental.argument(func, "dropout_p", args, kwargs) != 0
+        ):
             self._note(func, kwargs)
         if self.is_real:
             return func(*args, **kwargs)
+        _check_dtypes(func, args)
         found = self._memory(func, args, kwargs)
         if self._note_result is not None:
             self._note_result(found)
@@ -327,6 +344,27 @@ class RandomDraws(TorchDispatchMode):
         if self.is_real:
             return
         self.found.append(next_draw(torch.default_generator))
+
+
+_PRODUCTS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("mm", "bmm", "addmm", "mv", "addmv", "baddbmm", "addbmm", "dot")
+)
+
+
+def _check_dtypes(func: Any, args: Any) -> None:
+    """Refuse a product of two dtypes, as PyTorch does where there are values."""
+    if getattr(func, "overloadpacket", None) not in _PRODUCTS:
+        return
+    dtypes = sorted({str(x.dtype) for x in args if isinstance(x, torch.Tensor)})
+    if len(dtypes) > 1:
+        raise TorchRefusal(
+            operation=str(func),
+            reason="PyTorch refuses a product of two dtypes, got "
+            f"{' and '.join(dtypes)}.",
+            way_out="Cast one of them.",
+            where=place_now(sys._getframe(2)),
+        )
 
 
 class Path:

@@ -14,7 +14,6 @@ from jaxfn.torch._base import (
     TorchRefusal,
     draws_by_torch,
     experimental,
-    fingerprint,
     of_unused,
     place_of,
     raised_by_jaxfn,
@@ -23,7 +22,13 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._trace.aliasing import ParameterGradGuard
 from jaxfn.torch._trace.branches import Branch, BranchTree, Node, RaiseLeaf
-from jaxfn.torch._trace.intercept import MOST_CONDITIONS, NeedsRead, Noted, Path
+from jaxfn.torch._trace.intercept import (
+    MOST_CONDITIONS,
+    NeedsRead,
+    Noted,
+    Path,
+    note_key,
+)
 from jaxfn.torch._trace.lower import build
 from jaxfn.torch._trace.recorder import Recorder
 
@@ -222,7 +227,7 @@ class _Tracer:
 
     def _same(self, note: Any) -> None:
         self._notes.append(note)
-        if note is not None and _key(note) != _key(self._notes[0]):
+        if note is not None and note_key(note) != note_key(self._notes[0]):
             raise TorchRefusal(
                 operation="bool(tensor)",
                 reason="its branches return or save values of different structure.",
@@ -269,11 +274,6 @@ def _misses(error: Exception) -> bool:
     return isinstance(error, TypeError) and bool(re.search(words, str(error)))
 
 
-def _key(note: Any) -> Any:
-    parts = [getattr(note, f.name) for f in dataclasses.fields(note)]
-    return fingerprint(parts, by_identity=False)
-
-
 def _too_many(path: Path) -> TorchRefusal:
     return TorchRefusal(
         operation="bool(tensor)",
@@ -315,7 +315,9 @@ def _refused(error: Exception) -> TorchRefusal:
     return TorchRefusal(
         operation=_operation(error),
         reason=f"torch raised {type(error).__name__} while it was traced without "
-        f"values: {words[0] if words else ''}",
+        f"values: {words[0] if words else ''}.",
+        way_out="If PyTorch raises it for tensors of these shapes and dtypes too, "
+        f"correct the call. Or: {OR_HOST}",
         where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
     )
 
