@@ -110,6 +110,11 @@ class _Rule:
         cls, name: str, rule: str, replicated: Collection[str], summed: Collection[str]
     ) -> _Rule:
         """Read a rule, and check it as far as that is possible without arrays."""
+        if not isinstance(rule, str):
+            raise messages.RuleTypeError(
+                f"partitioned of `{name}` got {type_name(rule)} as its rule: expected "
+                'a text with a name for each dimension, as in "b n, n -> b n".'
+            )
         sides = [
             tuple(tuple(part.split()) for part in side.split(","))
             for side in rule.split("->")

@@ -113,7 +113,8 @@ def _sizes(error: Exception, name: str, rule: str, ctx: BackwardCFunction) -> st
     words = str(error)
     # Python's own messages: any other error is the user's.
     index = words == "tuple index out of range"
-    unpacked = re.search("not enough values to unpack .expected (\\d+)", words)
+    pattern = r"not enough values to unpack .expected \d+, got (\d+)"
+    unpacked = re.search(pattern, words)
     if rule == "jvp" and ctx.saved_tensors == () and (index or unpacked):
         return (
             f"`{name}.jvp` found nothing in ctx.saved_tensors. In jvp it has the "
@@ -127,13 +128,12 @@ def _sizes(error: Exception, name: str, rule: str, ctx: BackwardCFunction) -> st
             "entry for each argument that apply was called with, and ctx is none of "
             "them."
         )
-    if rule == "backward" and (index or unpacked):
-        n = len(ctx.saved_tensors)
-        if index or int(unpacked[1]) != n:
-            return (
-                f"In `{name}.backward` ctx.saved_tensors is a tuple of {n}: as many as "
-                "ctx.save_for_backward got."
-            )
+    n = len(ctx.saved_tensors) if rule == "backward" else None
+    if n is not None and (index or (unpacked and int(unpacked[1]) == n)):
+        return (
+            f"In `{name}.backward` ctx.saved_tensors is a tuple of {n}: as many as "
+            "ctx.save_for_backward got."
+        )
     return ""
 
 

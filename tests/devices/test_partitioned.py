@@ -192,6 +192,27 @@ def test_a_pallas_kernel_that_sums_and_is_batched_on_jaxs_default_mesh():
     np.testing.assert_allclose(batched(many), many.sum(1), rtol=1e-5)
 
 
+def test_an_argument_that_is_not_on_the_mesh():
+    """As with JAX's own operations, a bias need not be put on the mesh first."""
+    mesh = jax.make_mesh((8,), ("data",))
+    x = jnp.arange(64.0).reshape(16, 4)
+    split, w = jax.device_put(x, NamedSharding(mesh, P("data"))), jnp.arange(4.0)
+    both = jaxfn.partitioned(
+        lambda x, w, g: (g * w, (g * x).sum(0)), "b n, n, b n -> b n, n", summed=("b",)
+    )
+    got = jax.jit(both)(split, w, split)
+    np.testing.assert_allclose(got[1], (x * x).sum(0), rtol=1e-5)
+    for argnum in (0, 1):
+        got = jax.jit(jax.grad(loss(Norm.apply), argnum))(split, w)
+        want = 2 * jax.grad(loss(norm), argnum)(x, w)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_rule_that_is_no_text():
+    with pytest.raises(TypeError, match="got tuple as its rule: expected a text"):
+        jaxfn.partitioned(lambda x: x, (P("data"),))
+
+
 def test_on_one_device():
     x, w = jnp.ones((3, 4)), jnp.arange(4.0)
     got = jax.grad(loss(Norm.apply))(x, w)

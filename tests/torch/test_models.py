@@ -149,3 +149,40 @@ def test_compare_takes_new_buffers_and_results_in_dicts():
     assert int(module.norm.num_batches_tracked) == 0
     with pytest.raises(TypeError, match="skip and precision for a Function alone"):
         compare(from_torch(module), module, x, precision="given")
+
+
+class WithNumber(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x, target):
+        y = self.layer(x)
+        return torch.nn.functional.cross_entropy(y, target), 0.5, target
+
+
+def test_compare_of_numbers_beside_tensors_and_of_indices():
+    """JAX's int32 is PyTorch's int64, which its losses want."""
+    module, target = WithNumber(), jnp.array([1, 0, 3])
+    report = compare(from_torch(module), module, jnp.ones((3, 4)), target)
+    assert report.ok, str(report)
+
+
+class OnlyWithoutValues(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        if type(x) is torch.Tensor:
+            raise ValueError("not here")
+        return self.layer(x)
+
+
+def test_compare_says_that_pytorch_raised():
+    module = OnlyWithoutValues()
+    with pytest.raises(RuntimeError, match="`OnlyWithoutValues` raised in PyTorch: V"):
+        compare(from_torch(module), module, jnp.ones((3, 4)))
+    model = from_torch(torch.nn.Dropout(), random=True)
+    with pytest.raises(TypeError, match="draws random numbers"):
+        compare(model, torch.nn.Dropout(), jnp.ones(3))

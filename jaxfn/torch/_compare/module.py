@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 
 from jaxfn._check import CheckResult
 from jaxfn.torch._base import from_numpy, is_inexact, to_numpy, torch
+from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.report import CompareReport
+from jaxfn.torch._triton import KernelRuns
 
 _Row = tuple[str, str, Any, Any]
 """Name, rule, what JAX computes, what PyTorch computes."""
@@ -33,11 +36,16 @@ def compare_module(
             "compare expected a model of jaxfn.torch.from_torch(module) beside a "
             f"torch.nn.Module, got {port!r}."
         )
+    if port._settings.random:
+        raise TypeError(
+            "compare got a model that draws random numbers (random=True): expected one "
+            "whose numbers PyTorch can compute too. Compare it after module.eval()."
+        )
     results = []
     # A parameter whose gradient is zero gets nothing but rounding: the largest gradient
     # says how much that is.
     ours = _in_jax(port, args, kwargs, order)
-    theirs = _in_torch(module, args, kwargs, port.mutable)
+    theirs = _originals(module, args, kwargs, port.mutable)
     rows = list(_rows(ours, theirs, order))
     sizes: dict[str, float] = {}
     for _, rule, _, expected in rows:
@@ -67,7 +75,8 @@ def _in_jax(model: Any, args: Any, kwargs: Any, order: int) -> _Computed:
 
     def loss(params: Any) -> tuple[Any, list[Any]]:
         leaves = jax.tree.leaves(model.apply(params, *args, **kwargs))
-        outs = [x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+        arrays = [x for x in leaves if isinstance(x, jax.Array)]
+        outs = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.floating)]
         return sum((_weights(x.shape) * x).sum() for x in outs), outs
 
     grad = jax.grad(loss, has_aux=True)
@@ -81,8 +90,23 @@ def _in_jax(model: Any, args: Any, kwargs: Any, order: int) -> _Computed:
     return found
 
 
+def _originals(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
+    """Compute it in PyTorch, with kernels of Triton also without a GPU."""
+    first: Exception | None = None
+    for is_wide in (False, True):  # PyTorch takes int64 where JAX often has int32
+        convert = functools.partial(_to_torch, is_wide=is_wide)
+        given = jax.tree.map(convert, (tuple(args), dict(kwargs)))
+        try:
+            return KernelRuns()(lambda given=given: _in_torch(module, *given, mutable))
+        except Exception as error:  # noqa: BLE001  (modules raise what they like)
+            first = first or error
+    raise OriginalError(
+        f"`{type(module).__name__}` raised in PyTorch: {type(first).__name__}: "
+        f"{str(first).partition(chr(10))[0]} The model in JAX did not."
+    ) from first
+
+
 def _in_torch(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
-    args, kwargs = jax.tree.map(_to_torch, (tuple(args), dict(kwargs)))
     params = {k: x for k, x in module.named_parameters() if x.requires_grad}
     # A batch norm in training writes to its buffers: leave them as they are.
     buffers = {k: x.clone() for k, x in module.named_buffers()}
@@ -169,5 +193,7 @@ def _to_jax(x: Any) -> Any:
     return jnp.asarray(to_numpy(x)) if isinstance(x, torch.Tensor) else x
 
 
-def _to_torch(x: Any) -> Any:
-    return from_numpy(x) if isinstance(x, (jax.Array, np.ndarray)) else x
+def _to_torch(x: Any, *, is_wide: bool) -> Any:
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        return x
+    return from_numpy(x, torch.int64 if is_wide and x.dtype == np.int32 else None)

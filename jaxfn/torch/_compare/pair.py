@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxfn._check import (
@@ -244,26 +245,35 @@ class Pair:
 
     def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
         """Return values, gradients, ... as a function of `_points`."""
-        is_port, at, n = side == "port", self.arguments.at, len(self.cts)
-        gradients = self.jax_gradients if is_port else self.torch_gradients
-        push = self.port.push if is_port else self.torch_tangents
-        second = self.jax_second if is_port else self.torch_second
+        at, n = self.arguments.at, len(self.cts)
 
-        def run(*points: Any) -> Sequence[Any]:
-            points = tuple(map(np.asarray, points))
-            xs = exchanged(self.arrays, at, points[: len(at)])
-            more = points[len(at) :]
+        def of_port(*points: Any) -> Sequence[Any]:
+            xs, more = exchanged(self.arrays, at, points[: len(at)]), points[len(at) :]
             if what == "gradient":
-                return gradients(xs, self.chosen, more)
+                return self.port.pull(xs, self.chosen, more)
             if what == "tangent":
-                return push(xs, dict(zip(self.tangents, more, strict=True)))
+                return self.port.push(xs, dict(zip(self.tangents, more, strict=True)))
+            return self.port.pull_twice(xs, self.chosen, more[:n], more[n:])
+
+        def of_original(*points: Any) -> Sequence[Any]:
+            points = tuple(map(np.asarray, points))
+            xs, more = exchanged(self.arrays, at, points[: len(at)]), points[len(at) :]
+            if what == "gradient":
+                return self.torch_gradients(xs, self.chosen, more)
+            if what == "tangent":
+                tangents = dict(zip(self.tangents, more, strict=True))
+                return self.torch_tangents(xs, tangents)
             if what == "second derivative":
-                return second(xs, more[:n], more[n:])
-            if is_port:
-                return numbers_in(self.port.leaves(xs))
+                return self.torch_second(xs, more[:n], more[n:])
             return numbers_in(self.original.value(xs).leaves)
 
-        return run
+        def value_of_port(*points: Any) -> Sequence[Any]:
+            xs = exchanged(self.arrays, at, list(map(np.asarray, points)))
+            return numbers_in(self.port.leaves(xs))
+
+        if side != "port":
+            return of_original
+        return value_of_port if what == "value" else _compiled(of_port)
 
     # ---- further derivatives
 
@@ -300,6 +310,21 @@ class Pair:
         """Return the same of the original, with zeros for None."""
         found = self.original.pull_twice(arrays, self.chosen, cts, along)
         return filled(found, [*(arrays[i] for i in self.chosen), *cts])
+
+
+def _compiled(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function, compiled if it can be: else its loops compile each time."""
+    run = jax.jit(f)
+
+    def call(*args: Any) -> Any:
+        nonlocal run
+        try:
+            return run(*args)
+        except Exception:  # noqa: BLE001  (rules raise what they like)
+            run = f
+            return f(*args)
+
+    return call
 
 
 def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:
