@@ -21,7 +21,7 @@ from jaxfn._class_rules import (
 )
 from jaxfn._context import STATE, BackwardCFunction, FunctionCtx
 from jaxfn._core import Layout, call, internals, messages, split
-from jaxfn._rule_errors import explain, near_member, refuse_tensor
+from jaxfn._rule_errors import explain, refuse_tensor
 
 _ids = itertools.count()
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -353,7 +353,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             raise NotImplementedError(
                 f"{messages.NO_BACKWARD} `{cls.__name__}.backward` is missing: define "
                 "it as a staticmethod that returns a gradient for each argument of "
-                f"forward.{near_member(cls, 'backward')}"
+                f"forward.{_near_member(cls, 'backward')}"
             )
         return cls.vjp if own_vjp else cls.backward
 
@@ -363,7 +363,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             raise NotImplementedError(
                 f"{messages.NO_JVP} `{cls.__name__}.jvp` is missing: define it as a "
                 "staticmethod that returns a tangent for each output of forward."
-                f"{near_member(cls, 'generate_jvp_rule')}"
+                f"{_near_member(cls, 'generate_jvp_rule')}"
             )
         return cls.jvp
 
@@ -398,6 +398,12 @@ def once_differentiable(fn: _F) -> _F:
     Source: https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.once_differentiable.html
     """
     return rewrapped(fn, _marked_once)
+
+
+def _near_member(cls: Any, name: str) -> str:
+    from jaxfn import _advice  # errors alone need it
+
+    return _advice.near_member(cls, name)
 
 
 def rewrapped(rule: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
@@ -463,7 +469,7 @@ def apply(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D417
     if cls.forward is Function.forward:
         raise NotImplementedError(
             f"{messages.NO_FORWARD} `{cls.__name__}.forward` is missing: define it as "
-            f"a staticmethod that computes the value.{near_member(cls, 'forward')}"
+            f"a staticmethod that computes the value.{_near_member(cls, 'forward')}"
         )
     if kwargs or separate:
         known = _parameters(cls, separate)

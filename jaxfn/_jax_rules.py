@@ -251,9 +251,8 @@ class JaxRules(Rules):
         self.joint = self.has_jvp and not self.has_backward
         self.native = self.has_backward and not self.has_forward_mode
         self.own_value = self.has_backward
-        self.once = self._vjp is not None and getattr(
-            self._vjp.rules[1], "_jaxfn_once", False
-        )
+        bwd = self._vjp and self._vjp.rules[1]
+        self.once = getattr(bwd, "_jaxfn_once", False)
         self._nondiff, self._spec, self.specs = nondiff, spec, spec.children
         self._types = list(map(internals.tangent_type, types))
         self._check_nondiff()
@@ -444,7 +443,8 @@ class JaxRules(Rules):
             raise TypeError(
                 f"Custom VJP bwd rule {rule_name} must produce a tuple of length equal "
                 f"to the number of arguments to the primal function: expected {n} "
-                f"cotangents (None for zero){_in_a_tuple(n)}, got {tree}."
+                "cotangents (None for zero), also one in a tuple, `return (ct,)`, got "
+                f"{tree}."
             )
         try:
             pairs = [
@@ -548,10 +548,6 @@ def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:
 def _written(structure: tuple[Any, list[tuple[Any, Any]]]) -> str:
     tree, types = structure
     return f"{tree} of {', '.join(f'{dtype}{list(shape)}' for shape, dtype in types)}"
-
-
-def _in_a_tuple(n: int) -> str:
-    return ", as a tuple, `return (ct,)`" if n == 1 else ""
 
 
 def _name(rule: Any) -> str:

@@ -43,15 +43,6 @@ def explained(
         raise messages.leaked(name, rule_name)
 
 
-def near_member(cls: Any, name: str) -> str:
-    """Return the hint that a class has a member of nearly this name, if it has one."""
-    import difflib  # needed by errors alone
-
-    own = [x for x in vars(cls) if not x.startswith("__")]
-    near = difflib.get_close_matches(name, own, 1, cutoff=0.8)
-    return f" (The class has `{near[0]}`: is it a misspelling?)" if near else ""
-
-
 def refuse_tensor(out: Any, name: str) -> None:
     """Refuse a tensor of PyTorch among the results of forward."""
     if is_tensor(out):

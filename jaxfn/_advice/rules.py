@@ -70,6 +70,13 @@ def better(
     return None
 
 
+def near_member(cls: Any, name: str) -> str:
+    """Return the hint that a class has a member of nearly this name, if it has one."""
+    own = [x for x in vars(cls) if not x.startswith("__")]
+    near = difflib.get_close_matches(name, own, 1, cutoff=0.8)
+    return f" (The class has `{near[0]}`: is it a misspelling?)" if near else ""
+
+
 def _note_on_ctx(
     error: Exception, name: str, rule_name: str, rule: Any, ctx: BackwardCFunction
 ) -> str:

@@ -18,19 +18,19 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
-    "_advice": 220,
-    "_core": 1_680,
-    "_check": 1_765,
+    "_advice": 275,
+    "_core": 1_685,
+    "_check": 1_800,
     "_explain": 660,
     "_gradcheck": 400,
     "_cli": 450,
     "_triton": 1_765,
-    "torch/_base torch/_ops torch/_trace torch/_function": 5_240,
-    "torch/_compare torch/_translate": 5_185,
-    "torch/_model": 685,
+    "torch/_base torch/_ops torch/_trace torch/_function": 5_290,
+    "torch/_compare torch/_translate": 5_210,
+    "torch/_model": 740,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_700
+CORE_LINES = 3_730
 
 # Most files.
 FILES = {"_core": 10, "torch/_translate": 23}

@@ -85,7 +85,8 @@ def public(space: str) -> list[str]:
 def definition(space: str, name: str) -> Definition | None:
     """Return where a name is defined, through imports; None for a module."""
     for node in ast.walk(module(space)):
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
+        is_one = isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name
+        if is_one and "overload" not in map(ast.unparse, node.decorator_list):
             return node
         if isinstance(node, ast.Assign) and ast.unparse(node.targets) == name:
             return definition(space, ast.unparse(node.value))  # another name for it

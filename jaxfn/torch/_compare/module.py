@@ -97,7 +97,7 @@ def _originals(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
         convert = functools.partial(_to_torch, is_wide=is_wide)
         given = jax.tree.map(convert, (tuple(args), dict(kwargs)))
         try:
-            return KernelRuns()(lambda given=given: _in_torch(module, *given, mutable))
+            return KernelRuns()(functools.partial(_in_torch, module, *given, mutable))
         except Exception as error:  # noqa: BLE001  (modules raise what they like)
             first = first or error
     raise OriginalError(

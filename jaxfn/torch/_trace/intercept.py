@@ -356,12 +356,11 @@ def _check_dtypes(func: Any, args: Any) -> None:
     """Refuse a product of two dtypes, as PyTorch does where there are values."""
     if getattr(func, "overloadpacket", None) not in _PRODUCTS:
         return
-    dtypes = sorted({str(x.dtype) for x in args if isinstance(x, torch.Tensor)})
+    dtypes = {str(x.dtype) for x in args if isinstance(x, torch.Tensor)}
     if len(dtypes) > 1:
         raise TorchRefusal(
             operation=str(func),
-            reason="PyTorch refuses a product of two dtypes, got "
-            f"{' and '.join(dtypes)}.",
+            reason=f"PyTorch refuses a product of two dtypes, got {sorted(dtypes)}.",
             way_out="Cast one of them.",
             where=place_now(sys._getframe(2)),
         )
