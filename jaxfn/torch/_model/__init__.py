@@ -1,7 +1,7 @@
 """`from_torch`, also of whole modules and of functions on tensors.
 
 - `api`: the function that users call; `graphs` has `explain`
-- `module`: a module as a function of its parameters
+- `module`: a module as a function of its parameters; `state` has what it writes to
 - `operation`: an operation of torch.library as a torch Function
 - `function`: a function on tensors, called with arrays; `results` has what it returns
 - `rules`: its derivatives under JAX's transformations

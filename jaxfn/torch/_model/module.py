@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,6 @@ import jax.numpy as jnp
 
 from jaxfn.torch._base import (
     Flattener,
-    TorchFunctionMode,
     TorchRefusal,
     experimental,
     from_numpy,
@@ -24,6 +22,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
+from jaxfn.torch._model.state import Watch, changed_in, is_plain, state_of
 
 
 class TorchModel:
@@ -195,8 +194,8 @@ class TorchModel:
             if not tensors[name].requires_grad and is_inexact(tensors[name].dtype):
                 tensors[name].requires_grad_()
         before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
-        state = _state_of(module)
-        with _Watch() as watch:
+        state = state_of(module)
+        with Watch() as watch:
             result = torch.func.functional_call(module, tensors, args, kwargs)
         written = [
             name
@@ -206,28 +205,17 @@ class TorchModel:
             or any(x is y for y in watch.written)
         ]
         lost = [name for name in written if name not in self.buffers]
-        if not self.mutable and written and not lost:
-            way_out = "Pass mutable=True: apply then returns a pair of the result and "
-            way_out += "the new buffers."
-            if module.training:
-                way_out += " Or call module.eval() before from_torch."
-            raise self._writes(written, way_out)
+        if written and not lost and not self.mutable:
+            raise self._writes(written, _BUFFERS + _EVAL * module.training)
         # An LSTM keeps a list of its own parameters.
         own = {id(x) for x in (*values.values(), *tensors.values(), *self._tensors)}
-        changed = _changed(state, _state_of(module))
-        lost += [k for k, x in changed.items() if id(x) not in own and not _is_plain(x)]
+        changed = changed_in(state, state_of(module))
+        lost += [k for k, x in changed.items() if id(x) not in own and not is_plain(x)]
         lost += self._counters(changed, module, watch.calls, tensors, args, kwargs)
         lost += [name for name, _ in module.named_buffers() if name not in self.buffers]
-        if any(name in (*self.params, *self.frozen) for name in lost):
-            raise self._writes(lost, "A parameter can't be written to in forward.")
         if lost:
-            raise self._writes(
-                lost,
-                "Make it a buffer that holds a tensor (register_buffer), and pass "
-                "mutable=True. If it is a cache, call the module once in PyTorch "
-                "before from_torch. If each call begins anew, reset it at the end of "
-                "forward.",
-            )
+            in_params = any(name in (*self.params, *self.frozen) for name in lost)
+            raise self._writes(lost, _PARAMS if in_params else _ATTRIBUTES)
         if not self.mutable:
             return result
         return result, {name: tensors[name].detach() for name in self.buffers}
@@ -240,16 +228,19 @@ class TorchModel:
         A cache would not: a second call leaves it as it is, and calls the same
         functions of torch.
         """
-        names = [name for name, x in changed.items() if _is_plain(x)]
+        names = [name for name, x in changed.items() if is_plain(x)]
         if not names:
             return []
         flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
         template = flattener(list(values))
         copies = [x.clone() for x in flattener.leaves]
-        before = _state_of(module)
-        with _Watch() as watch:
-            torch.func.functional_call(module, *unflatten(template, copies))
-        again = _changed(before, _state_of(module))
+        before = state_of(module)
+        with Watch() as watch:
+            try:
+                torch.func.functional_call(module, *unflatten(template, copies))
+            except Exception:  # noqa: BLE001  (what a second call finds may not suit it)
+                return names
+        again = changed_in(before, state_of(module))
         return names if again or watch.calls != calls else []
 
     def _writes(self, names: list[str], way_out: str) -> TorchRefusal:
@@ -262,63 +253,16 @@ class TorchModel:
         ).of(self._name, "apply")
 
 
-_PLAIN = (bool, int, float, complex, str)
-# Transformers notes so that it has installed its hooks, at the first call.
-_NO_STATE = ("_output_capturing_hooks_installed",)
-
-
-def _is_plain(x: Any) -> bool:
-    return isinstance(x, _PLAIN)
-
-
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return what has another tensor or another plain value, by its name.
-
-    A plain value where there was none is no state: nothing has read it before.
-    """
-    changed = {}
-    for name, x in after.items():
-        old = before.get(name)
-        if _is_plain(x):  # repr, because a nan differs from itself
-            differs = _is_plain(old) and repr(old) != repr(x)
-        else:
-            differs = old is not x
-        if differs:
-            changed[name] = x
-    return changed
-
-
-def _state_of(module: Any) -> dict[str, Any]:
-    """Return the tensors and plain values in attributes of a module and its parts."""
-    found: dict[str, Any] = {}
-    seen: set[int] = set()
-
-    def look(value: Any, path: str) -> None:
-        if isinstance(value, (torch.Tensor, *_PLAIN)):
-            found[path] = value
-        elif id(value) not in seen and not isinstance(value, torch.nn.Module):
-            seen.add(id(value))
-            if isinstance(value, (list, dict, set)):
-                found[f"len({path})"] = len(value)
-            for k, x in _parts(value).items():
-                look(x, f"{path}.{k}")
-
-    own = {*vars(torch.nn.Module()), *_NO_STATE}  # parameters and hooks, for example
-    for path, part in module.named_modules():
-        for name, value in vars(part).items():
-            if name not in own:
-                look(value, f"{path}.{name}".strip("."))
-    return found
-
-
-def _parts(value: Any) -> dict[Any, Any]:
-    """Return the parts of a container, or the attributes of an object."""
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return dict(enumerate(value))
-    is_code = isinstance(value, (type, types.ModuleType)) or callable(value)
-    return {} if is_code else getattr(value, "__dict__", {})
+_BUFFERS = (
+    "Pass mutable=True: apply then returns a pair of the result and the new buffers."
+)
+_EVAL = " Or call module.eval() before from_torch."
+_PARAMS = "A parameter can't be written to in forward."
+_ATTRIBUTES = (
+    "Make it a buffer that holds a tensor (register_buffer), and pass mutable=True. If "
+    "it is a cache, call the module once in PyTorch before from_torch. If each call "
+    "begins anew, reset it at the end of forward."
+)
 
 
 def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
@@ -333,8 +277,8 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
             empty = torch.nn.Parameter(empty, requires_grad=x.requires_grad)
         memo[id(x)] = empty
     memory = {experimental.storage_number(x) for x in tensors}
-    for name, x in _state_of(module).items():
-        if _is_plain(x) or id(x) in memo:
+    for name, x in state_of(module).items():
+        if is_plain(x) or id(x) in memo:
             continue
         if experimental.storage_number(x) in memory:
             raise TypeError(
@@ -351,45 +295,3 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
             f"{type(error).__name__}: {error}. Remove what can't be copied. Or pass a "
             "function that calls the module by torch.func.functional_call."
         ) from error
-
-
-class _Watch(TorchFunctionMode):
-    """A mode that notes which functions of torch a module calls.
-
-    Attributes:
-        calls: The functions, with the numbers among their arguments.
-        written: The running statistics to which a batch norm writes. Torch's own
-            operation does it without a word.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[Any] = []
-        self.written: list[Any] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        self.calls.append((func, [repr(x) for x in args if _is_plain(x)]))
-        if func is torch.nn.functional.batch_norm:
-            return self._batch_norm(*args, **kwargs)
-        return func(*args, **kwargs)
-
-    def _batch_norm(
-        self,
-        x: Any,
-        mean: Any,
-        var: Any,
-        weight: Any = None,
-        bias: Any = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Any:
-        if not training or mean is None:
-            args = weight, bias, training, momentum, eps
-            return torch.nn.functional.batch_norm(x, mean, var, *args)
-        self.written += [mean, var]
-        legit = torch.ops.aten._native_batch_norm_legit.default
-        return legit(x, weight, bias, mean, var, training, momentum, eps)[0]
