@@ -22,7 +22,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
-from jaxfn.torch._model.state import Watch, changed_in, is_plain, state_of
+from jaxfn.torch._model.state import ModuleWatch, changed_in, is_plain, state_of
 
 
 class TorchModel:
@@ -195,7 +195,7 @@ class TorchModel:
                 tensors[name].requires_grad_()
         before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
         state = state_of(module)
-        with Watch() as watch:
+        with ModuleWatch() as watch:
             result = torch.func.functional_call(module, tensors, args, kwargs)
         written = [
             name
@@ -235,7 +235,7 @@ class TorchModel:
         template = flattener(list(values))
         copies = [x.clone() for x in flattener.leaves]
         before = state_of(module)
-        with Watch() as watch:
+        with ModuleWatch() as watch:
             try:
                 torch.func.functional_call(module, *unflatten(template, copies))
             except Exception:  # noqa: BLE001  (what a second call finds may not suit it)

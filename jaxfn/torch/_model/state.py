@@ -67,7 +67,7 @@ def _parts(value: Any) -> dict[Any, Any]:
     return {} if is_code else getattr(value, "__dict__", {})
 
 
-class Watch(TorchFunctionMode):
+class ModuleWatch(TorchFunctionMode):
     """A mode that notes which functions of torch a module calls.
 
     Attributes:
