@@ -133,11 +133,13 @@ class Case:
         return of_chosen
 
     def compare(
-        self, got: Arrays, expected: Arrays, labels: list[str], floor: float = 0.0
+        self, got: Arrays, expected: Arrays, labels: list[str], least_size: float = 0.0
     ) -> shared.Outcome:
         """Compare two computations of the same values."""
         tolerance, atol = self.same_tolerance, self.atol
-        return shared.compare(got, expected, labels, tolerance, floor=floor, atol=atol)
+        return shared.compare(
+            got, expected, labels, tolerance, least_size=least_size, atol=atol
+        )
 
     # ---- its derivatives
 

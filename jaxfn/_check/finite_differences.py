@@ -40,13 +40,13 @@ class Slope:
     Attributes:
         value: The slope, in double precision.
         settled: For each element, whether the differences agree.
-        floor: Size below which a slope can't be told from rounding.
+        least_size: Size below which a slope can't be told from rounding.
         error: Error of each element, from the noise of the function.
     """
 
     value: np.ndarray
     settled: np.ndarray
-    floor: float
+    least_size: float
     error: np.ndarray | float = 0.0
 
 
@@ -99,8 +99,10 @@ def _settle(estimates: list[np.ndarray], value: np.ndarray, eps: float) -> Slope
         pairs = list(itertools.pairwise(estimates))
         gaps = np.stack([np.abs(a - b) for a, b in pairs])
         slope, gap, _ = _best(estimates, gaps, gaps)
-        floor = _floor(value, eps)
-        return Slope(slope, gap <= eps**0.4 * (shared.largest(slope) + floor), floor)
+        least_size = _least_size(value, eps)
+        return Slope(
+            slope, gap <= eps**0.4 * (shared.largest(slope) + least_size), least_size
+        )
 
 
 def _best(
@@ -114,7 +116,7 @@ def _best(
     return slope, np.take_along_axis(gaps, best, 0)[0], best[0]
 
 
-def _floor(value: np.ndarray, eps: float) -> float:
+def _least_size(value: np.ndarray, eps: float) -> float:
     return eps**0.4 * float(np.max(np.abs(value), initial=0.0)) + 1e-30
 
 
@@ -150,12 +152,12 @@ def _noisy(
             bounds = (3 * sigma / np.array(widths[1:-1])).reshape(shape)
             slope, gap, best = _best(estimates, gaps, gaps + bounds)
             bound = bounds.ravel()[best]
-            scale = shared.largest(slope) + _floor(value, eps)
+            scale = shared.largest(slope) + _least_size(value, eps)
             settled = (gap <= 2 * bound + eps**0.4 * scale) & (
                 bound <= _UNKNOWN * (scale + size)
             )
             error = np.where(settled, gap + bound, 0.0)
-        found.append(Slope(slope, settled, _floor(value, eps), error))
+        found.append(Slope(slope, settled, _least_size(value, eps), error))
     return found
 
 
@@ -179,7 +181,7 @@ def slopes_of(
         return [
             s
             if has
-            else Slope(np.zeros_like(s.value), np.ones_like(s.settled), s.floor)
+            else Slope(np.zeros_like(s.value), np.ones_like(s.settled), s.least_size)
             for s, has in zip(found, case.has_derivative, strict=True)
         ]
     ts = [
@@ -216,7 +218,7 @@ def paired(
     """
     values = [np.where(s.settled, s.value, 0) for s in slopes]
     size = max(numbers.size_of(*got), numbers.size_of(cts, values))
-    size += sum(s.floor for s in slopes)
+    size += sum(s.least_size for s in slopes)
     errors = [np.broadcast_to(s.error, s.value.shape) for s in slopes]
     return shared.is_close(
         numbers.pairing(*got),

@@ -100,7 +100,7 @@ def compare(
     labels: Sequence[str],
     tolerance: float,
     *,
-    floor: float = 0.0,
+    least_size: float = 0.0,
     atol: float = 0.0,
 ) -> Outcome:
     """Return the largest difference of two lists of arrays, relative to its array.
@@ -110,7 +110,7 @@ def compare(
     if len(got) != len(expected):
         return Outcome(np.inf, tolerance, f"{len(got)} arrays for {len(expected)}")
     triples = zip(got, expected, labels, strict=True)
-    return worst([compare_arrays(*t, tolerance, floor, atol) for t in triples])
+    return worst([compare_arrays(*t, tolerance, least_size, atol) for t in triples])
 
 
 def compare_arrays(
@@ -118,7 +118,7 @@ def compare_arrays(
     expected: Any,
     label: str,
     tolerance: float,
-    floor: float = 0.0,
+    least_size: float = 0.0,
     atol: float = 0.0,
 ) -> Outcome:
     """Return the largest difference of two arrays, and its place."""
@@ -133,7 +133,7 @@ def compare_arrays(
     if same.all():
         return Outcome(0.0, tolerance)
     with np.errstate(all="ignore"):
-        size = max(largest(b), floor, 1e-30)
+        size = max(largest(b), least_size, 1e-30)
         gaps = np.where(same, 0.0, np.abs(a - b) / size)
         gaps = np.where(np.isnan(gaps), np.inf, gaps)
     at = np.unravel_index(int(np.argmax(gaps)), gaps.shape)

@@ -392,7 +392,7 @@ def test_the_message_says_which_element_is_wrong_and_by_how_much():
     assert "got 0" in failure.message
     (failure,) = report_of("Factor").failures
     assert "the whole gradient is 2 times the expected one" in failure.message
-    assert failure.error == pytest.approx(0.5, abs=1e-5)  # relative, with a floor
+    assert failure.error == pytest.approx(0.5, abs=1e-5)  # relative, with a least size
     assert failure.error > failure.tolerance
 
 

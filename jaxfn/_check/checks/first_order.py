@@ -151,7 +151,7 @@ def _gradients(case: Case, chosen: Sequence[int] | None = None) -> list[str]:
 def backward_zero(case: Case) -> Outcome:
     """Check that zero cotangents give zero gradients."""
     got = case.quick_pull(numbers.zeros(case.out_types), *case.xs)
-    return case.compare(got, numbers.zeros(got), _gradients(case), floor=1.0)
+    return case.compare(got, numbers.zeros(got), _gradients(case), least_size=1.0)
 
 
 def backward_linear(case: Case) -> Outcome:
@@ -265,7 +265,7 @@ def _tangent(
             [expected],
             [label],
             case.slope_tolerance,
-            floor=s.floor,
+            least_size=s.least_size,
             atol=more,
         )
         found.append(outcome)

@@ -183,7 +183,7 @@ class _High:
         have = [shared.wide(a) for a in got]
         want = [shared.wide(b) for b in f(*self._rounded)]
         labels = [f"{name} in {_dtypes(self._low.xs)}" for name in names]
-        outcome = shared.compare(have, want, labels, LOW_TOLERANCE, floor=1e-2)
+        outcome = shared.compare(have, want, labels, LOW_TOLERANCE, least_size=1e-2)
         if outcome.ok or not np.isfinite(outcome.error):
             return outcome
         spread = ROUNDINGS * self._spread(f, want, labels)
@@ -206,7 +206,7 @@ class _High:
                 for x in self._rounded
             ]
             have = [shared.wide(a) for a in f(*arrays)]
-            found.append(shared.compare(have, want, labels, 0.0, floor=1e-2).error)
+            found.append(shared.compare(have, want, labels, 0.0, least_size=1e-2).error)
         return max(x for x in found if np.isfinite(x))
 
 

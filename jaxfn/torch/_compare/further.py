@@ -151,7 +151,7 @@ def _along_each(
             continue
         values = [s.value for s in found]
         size = _dot([np.abs(a) for a in along], [np.abs(v) for v in values])
-        size += sum(s.floor for s in found)
+        size += sum(s.least_size for s in found)
         outcome = is_close(_dot([got[k]], [t]), _dot(along, values), size, eps**SLOPE)
         where = f"along a random direction: {outcome.where}"
         yield dataclasses.replace(outcome, where=where)

@@ -51,8 +51,8 @@ def compare_module(
     for _, rule, _, expected in rows:
         sizes[rule] = max(sizes.get(rule, 0.0), _size(expected))
     for name, rule, got, expected in rows:
-        floor = 1e-3 * sizes[rule]
-        results.append(_result(name, rule, got, expected, floor, rtol, atol))
+        least_size = 1e-3 * sizes[rule]
+        results.append(_result(name, rule, got, expected, least_size, rtol, atol))
     return CompareReport(repr(port), tuple(results), type(module).__name__)
 
 
@@ -149,7 +149,7 @@ def _result(
     rule: str,
     got: Any,
     expected: Any,
-    floor: float,
+    least_size: float,
     rtol: float | None,
     atol: float,
 ) -> CheckResult:
@@ -162,7 +162,7 @@ def _result(
     if got.shape != want.shape:
         message = f"expected shape {want.shape}, got {got.shape}"
         return CheckResult(name, rule, "FAIL", message=message)
-    size = max(_size(expected), floor)
+    size = max(_size(expected), least_size)
     worst = float(np.abs(got - want).max()) if got.size else 0.0
     error = worst / size if size else worst
     tolerance = eps**0.5 if rtol is None else rtol
