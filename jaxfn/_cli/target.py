@@ -157,6 +157,11 @@ def _literal(text: str) -> Any:
     except (ValueError, SyntaxError) as error:
         if text[:1] in ("[", "(", "{"):
             raise UsageError(f"{text!r} is no Python literal: {error}.") from error
+        if re.match(r"[A-Za-z_]\w*=", text):
+            raise UsageError(
+                f"{text!r} looks like a keyword argument: expected arguments by "
+                "position. A string that looks so needs quotes inside."
+            ) from error
         return text
 
 

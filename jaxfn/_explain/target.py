@@ -108,8 +108,9 @@ def target(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Targ
             return _of_class(function._function, name, args, kwargs)
         return _of_decorated(function, args, kwargs)
     if type_name(function).startswith("torch."):
+        name = getattr(function, "__name__", type(function).__name__)
         raise messages.RuleTypeError(
-            f"explain got a class of PyTorch, `{function.__name__}`: expected a "
+            f"explain got a class or module of PyTorch, `{name}`: expected a "
             "jaxfn.Function. Call jaxfn.torch.explain(...), after import jaxfn.torch."
         )
     raise messages.RuleTypeError(

@@ -121,6 +121,7 @@ def test_options_are_passed_on(rules, capsys):
         ("{}:Round", ["c64[3]:positive"], "complex64 can't be 1:4"),
         ("{}:Round", ["bool[3]:sorted"], "bool can't be 0:3"),
         ("{}:Round", ["[1, 2"], "'[1, 2' is no Python literal"),
+        ("{}:Round", ["alpha=3.0"], "looks like a keyword argument"),
         ("{}:Round", [], "`Round` takes (x): got 0 arguments, missing a required"),
         ("{}:Round", ["f32[2]", "3"], "got 2 arguments, too many positional"),
         (

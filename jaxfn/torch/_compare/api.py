@@ -124,7 +124,10 @@ def compare(
             report.raise_on_failure()
         return report
     if kwargs:
-        raise TypeError("compare takes kwargs for a torch.nn.Module alone.")
+        raise TypeError(
+            "compare takes kwargs for a torch.nn.Module alone. Pass the arguments of a "
+            "Function by position."
+        )
     expect_pair(port, original)
     told = {"second derivative": "order=1"} if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")
