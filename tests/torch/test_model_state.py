@@ -1,4 +1,4 @@
-"""What a model must not lose: plain state, hooks, numbers; and what the host returns."""
+"""What a model must not lose: state, hooks, numbers; and what the host returns."""
 
 import jax
 import jax.numpy as jnp
