@@ -56,7 +56,7 @@ def check(
         fun: A `Function` class, a `custom_function`, or any function of JAX arrays.
         *args: Its arguments: arrays, pytrees of arrays, and other objects, which are
             static. Float and complex arrays are differentiated; Python floats too, if
-            the function is decorated or no argument is such an array.
+            the function is decorated or no argument is an array.
         reference: A plain JAX function with the right value and derivative, which
             replaces differences. It is needed if a part of the value has no derivative
             on purpose (`jax.lax.stop_gradient` in the reference). An output that
@@ -74,7 +74,7 @@ def check(
         atol: Absolute difference of an element of a value, gradient or tangent that
             always passes.
         precision: "float64" casts all float arguments to float64, and complex ones to
-            complex128. "given" leaves their dtypes, with larger tolerances.
+            complex128; JAX then forgets what it has compiled. "given" leaves their dtypes, with larger tolerances.
         low_precision: The dtype to try last; None for no such check.
         seed: Seed of the random directions.
         raise_on_failure: Whether to raise if a check fails.

@@ -372,11 +372,11 @@ def _with_numbers_as_arrays(fun: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the arguments, with Python floats as arrays where derivatives need them.
 
     A decorated function takes numbers as arrays. Elsewhere a number is static. But if
-    no argument is a float array, there would be nothing to differentiate by.
+    no argument is an array, there would be nothing to check.
     """
     found, spec = values.split(tuple(args), lambda x: isinstance(x, (float, complex)))
     arrays, _ = values.split(tuple(args))
-    if isinstance(fun, custom_function) or not any(map(values.is_number, arrays)):
+    if isinstance(fun, custom_function) or not arrays:
         return spec.join([np.asarray(x) for x in found])
     return tuple(args)
 
