@@ -74,7 +74,8 @@ def check(
         atol: Absolute difference of an element of a value, gradient or tangent that
             always passes.
         precision: "float64" casts all float arguments to float64, and complex ones to
-            complex128; JAX then forgets what it has compiled. "given" leaves their dtypes, with larger tolerances.
+            complex128; JAX then forgets what it has compiled. "given" leaves their
+            dtypes, with larger tolerances.
         low_precision: The dtype to try last; None for no such check.
         seed: Seed of the random directions.
         raise_on_failure: Whether to raise if a check fails.
