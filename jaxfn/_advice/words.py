@@ -50,32 +50,41 @@ _TENSOR = (
     "jaxfn.torch.from_torch."
 )
 _METHOD = (
-    "`{rule}` used x.{method}, which tensors of PyTorch have and JAX arrays do not. "
-    "Write {in_jax}."
+    "`{rule}` used x.{method}, which tensors of PyTorch have and JAX arrays do not."
+    "{in_jax}"
 )
-_FUNCTION = (
-    "`{rule}` used jnp.{method}, and jax.numpy has no such function. Write {in_jax}."
+_FUNCTION = "`{rule}` used jnp.{method}, which jax.numpy does not have.{in_jax}"
+_CTX = (
+    "`{rule}` called {method} of an array. ctx is the first parameter of a rule: "
+    "forward(ctx, *args), setup_context(ctx, inputs, output), backward(ctx, *grads)."
 )
-_DIM = (
-    "`{rule}` passed {method}=, PyTorch's word. In jax.numpy dim is axis, and keepdim "
-    "is keepdims."
+_KEYWORD = (
+    "`{rule}` passed {method}=, PyTorch's word. In jax.numpy dim is axis, keepdim is "
+    "keepdims, and unbiased is ddof=1 (0 is what jnp.std and jnp.var take by default)."
 )
-_SIZE = (
-    "`{rule}` called a number. If it is x.size(i): x.size is no method of JAX arrays. "
-    "Write x.shape[i]."
+_CALLED = (
+    "`{rule}` called a number. If it is x.size(): x.shape; if it is x.size(i): "
+    "x.shape[i]. In JAX x.size and x.ndim are numbers."
 )
 _FLATTEN = (
     "`{rule}` passed an order that JAX does not have. If it is x.flatten(1): write "
     "x.reshape(x.shape[0], -1)."
 )
 _VIEW = "`{rule}` used x.view for a shape. In JAX that is x.reshape(shape)."
+_DTYPE = (
+    "`{rule}` passed {dtype} where JAX takes a dtype. Write x.reshape(shape) for "
+    "x.view(shape), jnp.zeros((2, 3)) for zeros(2, 3), and keepdims=True for the "
+    "second argument of x.sum(1, True)."
+)
 _DELETED = (
     "`{rule}` got an array that no longer exists: an earlier call of a Function that "
     "marks it dirty, or a jit with donate_argnums, took its memory. Use the result of"
     " that call."
 )
 
-_NO_METHOD = r"(Tracer|ArrayImpl' object) has no attribute '?(?P<method>\w+)"
+_NO_METHOD = r"(?:Tracer|ArrayImpl' object) has no attribute '?"
+_OF_CTX = "save_for_backward|save_for_forward|saved_tensors|mark_\\w+|set_mater\\w+"
+_WORDS = "dim|dims|keepdim|unbiased"
 
 _ROWS: tuple[tuple[Any, str, str], ...] = (
     (jax.errors.TracerArrayConversionError, "", _NUMPY),
@@ -88,19 +97,20 @@ _ROWS: tuple[tuple[Any, str, str], ...] = (
     (TypeError, r"^(?P<op>\w+)\(\).* must be .*Tensor", _TORCH),
     (TypeError, "^unsupported operand.*'Tensor'", _TORCH),
     (TypeError, r"^Error interpreting argument .*torch\.Tensor", _TENSOR),
-    (TypeError, r"unexpected keyword argument '(?P<method>dim|keepdim)'", _DIM),
-    (TypeError, "^'int' object is not callable", _SIZE),
-    (TypeError, "^Cannot interpret '-?[0-9]+' as a data type", _VIEW),
+    (TypeError, rf"unexpected keyword argument '(?P<method>{_WORDS})'", _KEYWORD),
+    (TypeError, "^'int' object is not callable", _CALLED),
+    (TypeError, "^Cannot interpret '(?P<dtype>[-\\w]+)' as a data type", _DTYPE),
     (NotImplementedError, r"argument of array\.view\(\) is not supported", _VIEW),
     (ValueError, "^Unexpected value for 'order' argument", _FLATTEN),
-    (AttributeError, _NO_METHOD, _METHOD),
+    (AttributeError, rf"{_NO_METHOD}(?P<method>{_OF_CTX})'?$", _CTX),
+    (AttributeError, rf"{_NO_METHOD}(?P<method>\w+)", _METHOD),
     (AttributeError, r"'jax\.numpy' has no attribute '(?P<method>\w+)'", _FUNCTION),
     (RuntimeError, "^Array has been deleted", _DELETED),
 )
 """For each kind of error: its class, a pattern in its text, and the note."""
 
 _METHODS = {
-    "add": "x + y",
+    "add": "x + y, with alpha x + alpha * y",
     "bmm": "x @ y",
     "cat": "jnp.concatenate(arrays, axis)",
     "chunk": "jnp.split(x, n, axis)",
@@ -114,20 +124,26 @@ _METHODS = {
     "dim": "x.ndim",
     "div": "x / y",
     "double": "x.astype(jnp.float64), with x64 enabled",
+    "digamma": "jax.scipy.special.digamma(x)",
     "eq": "x == y",
+    "equal": "jnp.array_equal(x, y)",
     "erf": "jax.scipy.special.erf(x)",
+    "erfc": "jax.scipy.special.erfc(x)",
+    "erfinv": "jax.scipy.special.erfinv(x)",
     "expand": "jnp.broadcast_to(x, shape)",
     "expand_as": "jnp.broadcast_to(x, y.shape)",
     "fill_": "jnp.full_like(x, value), and assign the result",
     "float": "x.astype(jnp.float32)",
     "gather": "jnp.take_along_axis(x, index, axis)",
     "ge": "x >= y",
+    "gelu": "jax.nn.gelu(x, approximate=False)",
     "gt": "x > y",
     "half": "x.astype(jnp.float16)",
     "index_add": "x.at[index].add(y), for axis 0",
     "index_select": "jnp.take(x, index, axis)",
     "int": "x.astype(jnp.int32)",
     "le": "x <= y",
+    "lgamma": "jax.scipy.special.gammaln(x)",
     "long": "x.astype(int)",
     "lt": "x < y",
     "masked_fill": "jnp.where(mask, value, x)",
@@ -137,17 +153,20 @@ _METHODS = {
     "neg": "-x",
     "new_ones": "jnp.ones(shape, x.dtype)",
     "new_zeros": "jnp.zeros(shape, x.dtype)",
-    "norm": "jnp.linalg.norm(x)",
+    "norm": "jnp.linalg.norm(x, ord, axis)",
     "numel": "x.size",
     "numpy": "x itself; outside of jit np.asarray(x)",
     "permute": "jnp.transpose(x, axes)",
     "pow": "x**y",
     "requires_grad": "ctx.needs_input_grad[i]",
+    "rsqrt": "jax.lax.rsqrt(x)",
     "scatter": "jnp.put_along_axis(x, index, y, axis, inplace=False)",
     "scatter_add": "x.at[jnp.arange(len(x))[:, None], index].add(y), for axis 1",
     "split": "jnp.split(x, [n, 2 * n], axis): at these indices, not of size n",
-    "sub": "x - y",
+    "sub": "x - y, with alpha x - alpha * y",
+    "select": "jnp.take(x, i, axis)",
     "t": "x.T",
+    "tensor": "jnp.asarray(x)",
     "to": "x.astype(dtype)",
     "topk": "jax.lax.top_k(x, k)",
     "type": "x.astype(dtype)",
@@ -160,6 +179,8 @@ _METHODS = {
     "zero_": "jnp.zeros_like(x), and assign the result",
 }
 """Methods of tensors and functions of torch, and what to write in JAX."""
+
+_DRAWS = "bernoulli|multinomial|normal_|uniform_|rand\\w*|manual_seed|dropout"
 
 
 def note_on(error: Exception, name: str, rule: str) -> str:
@@ -178,29 +199,40 @@ def note_on(error: Exception, name: str, rule: str) -> str:
             return text.format(
                 name=name,
                 rule=rule,
-                op=_in_jax(words.get("op") or ""),
+                op=_in_jax(words.get("op") or "") or "a function of jax.numpy",
                 method=method,
-                in_jax=_in_jax(method),
+                dtype=words.get("dtype"),
+                in_jax=_advised(method),
             )
     return ""
 
 
+def _advised(name: str) -> str:
+    """Return the advice for a name of PyTorch; "" if there is none."""
+    found = _in_jax(name)
+    return f" Write {found}." if found else ""
+
+
 def _in_jax(name: str) -> str:
-    """Return what to write in JAX for a name of PyTorch."""
+    """Return what to write in JAX for a name of PyTorch; "" if it is not known."""
     if name in _METHODS:
         return _METHODS[name]
+    if re.fullmatch(_DRAWS, name):
+        return "a function of jax.random, with a key as an argument of the Function"
+    if name == "requires_grad_":
+        return "nothing: jax.grad says by which arguments it differentiates"
     if name.endswith("_") and not name.startswith("_"):
         plain = _in_jax(name.rstrip("_"))
-        return f"{plain}, and assign the result: JAX arrays are immutable"
-    places = {"jnp": jnp, "jax.nn": jax.nn, "jax.scipy.special": jax.scipy.special}
-    for place, module in places.items():
-        if callable(getattr(module, name, None)):
-            return f"{place}.{name}({_parameters_of(getattr(module, name))})"
-    return "a function of jax.numpy (the guide to porting has a table)"
+        return plain and f"{plain}, and assign the result: JAX arrays are immutable"
+    for place, module in (("jnp", jnp), ("jax.nn", jax.nn)):
+        found = getattr(module, name, None)
+        if callable(found) and not isinstance(found, type):
+            return f"{place}.{name}({_parameters_of(found)})"
+    return ""
 
 
 def _parameters_of(function: Any) -> str:
-    """Return the parameters that a call must have, the first as x."""
+    """Return the parameters that a call has, the first as x."""
     parameters = inspect.signature(function).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty]
-    return ", ".join(["x", *needed[1:]])
+    names = [p.name for p in parameters if p.default is p.empty or p.name == "axis"]
+    return ", ".join(["x", *names[1:]])

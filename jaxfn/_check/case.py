@@ -16,7 +16,7 @@ from jaxfn._check.compile import Call, Once, Program, Together
 from jaxfn._check.jaxprs import may_not_end
 from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
-from jaxfn._core import internals, is_tensor, short, type_name, values
+from jaxfn._core import internals, is_tensor, messages, short, type_name, values
 from jaxfn._custom_function import custom_function
 from jaxfn._function import Function, rules_of
 
@@ -55,7 +55,7 @@ class Case:
         rtol: float | None = None,
         atol: float = 0.0,
     ) -> None:
-        _refuse_torch(fun, args)
+        _refuse(fun, args)
         self.fun: Callable[..., Any] = fun.apply if isinstance(fun, type) else fun
         self.name = name_of(fun)
         self.given = _with_numbers_as_arrays(fun, args)
@@ -354,15 +354,22 @@ def rule_that_saves(fun: Any) -> str:
     return "jvp" if hasattr(fun, "defjvp") else "forward"
 
 
-def _refuse_torch(fun: Any, args: Sequence[Any]) -> None:
-    if isinstance(fun, type) and type_name(fun).startswith("torch."):
-        raise TypeError(
-            f"check got a class of PyTorch, `{fun.__name__}`: expected a "
+def _refuse(fun: Any, args: Sequence[Any]) -> None:
+    """Refuse what is no function of JAX arrays."""
+    of = getattr(fun, "__self__", fun)  # the class of an `apply`
+    if isinstance(of, type) and type_name(of).startswith("torch."):
+        raise messages.RuleTypeError(
+            f"check got a class of PyTorch, `{of.__name__}`: expected a "
             "jaxfn.Function, because JAX does not use the rules of this one. To run it "
             "in JAX as it is, use jaxfn.torch.from_torch."
         )
+    if isinstance(fun, Function) or not callable(fun):
+        raise messages.RuleTypeError(
+            f"check got {type_name(fun)}: expected a function or a class. Pass the "
+            "class itself, without parentheses."
+        )
     if any(map(is_tensor, tree_util.tree_leaves(args))):
-        raise TypeError(
+        raise messages.RuleTypeError(
             "check got a torch.Tensor as an argument: expected JAX or NumPy arrays. "
             "Pass tensor.numpy()."
         )

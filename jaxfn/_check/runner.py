@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -177,6 +178,8 @@ class Run:
             return CheckResult(name, rule, "skipped", message=str(why))
         except Exception as error:  # noqa: BLE001  (whatever it is, it is the outcome)
             message = described(error)
+            if self.case.eps < 1e-10 and _is_about_dtypes(error):
+                message = f"{message} {_IN_FLOAT64}"
             return CheckResult(name, rule, "FAIL", message=_hint(name, rule, message))
         rule = self._rule(outcome.rule) if outcome.rule else rule
         numbers = outcome.error, outcome.tolerance
@@ -237,6 +240,17 @@ class Run:
             if before.message.startswith("no backward rule"):
                 return before.message
         return ""
+
+
+_IN_FLOAT64 = (
+    "(check computes in float64. If the function has constants of another dtype, make "
+    'them of that of the arguments, as zeros(n, x.dtype), or pass precision="given".)'
+)
+
+
+def _is_about_dtypes(error: Exception) -> bool:
+    words = "same dtypes|equal types|must have identical types|differ"
+    return isinstance(error, TypeError) and bool(re.search(words, str(error)))
 
 
 def _hint(name: str, rule: str, message: str) -> str:

@@ -252,7 +252,7 @@ def run_check(options: argparse.Namespace) -> int:
                 progress=show,
                 **given,
             )
-    except (UsageError, ValueError) as error:
+    except (UsageError, TypeError, ValueError) as error:
         return _wrong(error)
     say(f"{report}\n")
     return 0 if report.ok else 1

@@ -307,3 +307,19 @@ def test_check_refuses_pytorch():
     mine = type("Mine", (torch.autograd.Function,), {"forward": lambda ctx, x: x})
     with pytest.raises(TypeError, match="JAX does not use the rules of this one"):
         jaxfn.check(mine, jnp.ones(3))
+    with pytest.raises(TypeError, match="JAX does not use the rules of this one"):
+        jaxfn.check(mine.apply, jnp.ones(3))
+
+
+def test_wrong_blame():
+    """Of the dtype of a constant, of a nan, of what is no function."""
+    zero = jnp.zeros((), jnp.float32)
+    total = lambda x: lax.scan(lambda c, t: (c + t, None), zero, x)[0]  # noqa: E731
+    (failure,) = jaxfn.check(total, jnp.ones(3)).failures
+    assert 'pass precision="given"' in failure.message
+    assert jaxfn.check(total, jnp.ones(3), precision="given").ok
+    report = jaxfn.check(jnp.log, jnp.array([-1.0, 2.0]), order=1)
+    assert "the value is nan here" in report.failures[0].message
+    assert jaxfn.check(lambda x: x * x, 3).ok  # an integer has no derivative
+    with pytest.raises(TypeError, match="Pass the class itself, without parentheses"):
+        jaxfn.check(3, jnp.ones(3))

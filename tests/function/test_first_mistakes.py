@@ -422,7 +422,7 @@ def test_a_tensor_of_torch_is_no_array():
     with pytest.raises(TypeError, match=r"Pass a JAX array.*jaxfn.torch.from_torch"):
         f.apply(torch.ones(2))
     torch_class = type("T", (torch.autograd.Function,), {})
-    with pytest.raises(TypeError, match="class of PyTorch, `T`.*jaxfn.torch.explain"):
+    with pytest.raises(TypeError, match="module of PyTorch, `T`.*jaxfn.torch.explain"):
         jaxfn.explain(torch_class, X)
 
 

@@ -49,7 +49,12 @@ WORDS = {
     "view of two": (lambda ctx, x: x.view(2, 1), r"x.reshape\(shape\)"),
     "flatten": (lambda ctx, x: x[None].flatten(1), r"x.reshape\(x.shape\[0\], -1\)"),
     "in place": (lambda ctx, x: x.tanh_(), r"jnp.tanh\(x\), and assign the result"),
-    "another method": (lambda ctx, x: x.pin_memory(), "a function of jax.numpy"),
+    "another method": (lambda ctx, x: x.pin_memory(), "JAX arrays do not.$"),
+    "an axis": (lambda ctx, x: x.softmax(0), r"Write jax.nn.softmax\(x, axis\)"),
+    "a draw": (lambda ctx, x: x.uniform_(), "a function of jax.random, with a key"),
+    "unbiased": (lambda ctx, x: x.std(0, unbiased=True), "unbiased is ddof=1"),
+    "a shape of zeros": (lambda ctx, x: x + jnp.zeros(2, 3), r"jnp.zeros\(\(2, 3\)\)"),
+    "ctx last": (lambda x, ctx: x.save_for_backward(x), "ctx is the first parameter"),
 }
 
 
@@ -77,6 +82,7 @@ NAMES = {
     "y": X[None],
     "arrays": [X, X],
     "axis": 0,
+    "ord": 2,
     "ctx": types.SimpleNamespace(needs_input_grad=(True,)),
     "dtype": jnp.float16,
     "i": 0,
@@ -95,7 +101,7 @@ NAMES = {
 
 @pytest.mark.parametrize("method", advice._METHODS)
 def test_what_a_note_says_runs(method):
-    code = re.split(", (with|for|and)|: |; | itself", advice._METHODS[method])[0]
+    code = re.split(", (with|for|and) |: |; | itself", advice._METHODS[method])[0]
     names = NAMES | ({"x": X[None].T, "y": X[None]} if "@" in code else {})
     names |= {"n": 0} if method == "split" else {}
     if not code.startswith("the result"):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxfn._check import accuracy, numbers, shared
-from jaxfn._check.case import Case, name_outputs, name_tangents, rule_that_saves
+from jaxfn._check.case import Case, floats, name_outputs, name_tangents, rule_that_saves
 from jaxfn._check.diagnosis import located
 from jaxfn._check.finite_differences import (
     UNSETTLED,
@@ -30,6 +30,8 @@ from jaxfn._core import values
 def value(case: Case) -> Outcome:
     """Run forward twice; compare the results, also with the reference."""
     first = case.first_value
+    if not first and not case.arrays:
+        raise Skip("no argument is an array")
     if not first:
         where = "It returned no array. Is `return` missing?"
         return Outcome(np.inf, 0.0, where)
@@ -49,6 +51,12 @@ def value(case: Case) -> Outcome:
 def value_jit(case: Case) -> Outcome:
     got = case.run_program.compiled(*case.arrays)
     return case.compare(got, case.first_value, name_outputs(got))
+
+
+def _why_unsettled(case: Case) -> str:
+    if any(np.isnan(x).any() for x in map(shared.wide, floats(case.first_value))):
+        return "the value is nan here. Choose arguments in the domain of the function"
+    return UNSETTLED
 
 
 # ---- backward
@@ -113,7 +121,7 @@ def _argument(case: Case, i: int, t: Any, grads: Arrays) -> Outcome:
                 note = ", ".join(filter(None, notes))
                 outcome = dataclasses.replace(outcome, note=note)
     if outcome is None:
-        raise ValueError(f"{case.x_labels[i]}: {UNSETTLED}.")
+        raise ValueError(f"{case.x_labels[i]}: {_why_unsettled(case)}.")
     return located(case, outcome, i, accuracies)
 
 
@@ -243,7 +251,7 @@ def jvp(case: Case) -> Outcome:
                 note = accuracy.said("value", accuracies)
                 outcome = outcome and dataclasses.replace(outcome, note=note)
         if outcome is None:
-            raise ValueError(f"{case.x_labels[i]}: {UNSETTLED}.")
+            raise ValueError(f"{case.x_labels[i]}: {_why_unsettled(case)}.")
         found.append(outcome)
     return shared.worst(found)
 
