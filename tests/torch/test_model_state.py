@@ -1,5 +1,9 @@
 """What a model must not lose: state, hooks, numbers; and what the host returns."""
 
+import collections
+import dataclasses
+import random
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +47,7 @@ def keeps_its_size(m, x):
     return x * m.calls
 
 
-STATE = [(counts, "calls"), (remembers, r"len\(seen\)"), (skips_once, "first")]
+STATE = [(counts, "calls"), (remembers, "seen"), (skips_once, "first")]
 
 
 @pytest.mark.parametrize(("change", "name"), STATE)
@@ -181,3 +185,162 @@ def test_the_model_is_no_module():
         from_torch(nn.Linear(2, 1).double())
     with pytest.raises(TypeError, match="`Linear.state_dict` expected a parameter"):
         model.state_dict({})
+
+
+def appends(m, x):
+    m.seen.append(0)  # a deque
+    return x * len(m.seen)
+
+
+def writes_to_numpy(m, x):
+    m.seen[0] += 1
+    return x * float(m.seen[0])
+
+
+def switches_mode(m, x):
+    m.training = not m.training
+    return x * (2 if m.training else 1)
+
+
+def draws_by_its_own(m, x):
+    return x * m.seen.random()
+
+
+def writes_to_slots(m, x):
+    m.seen.step += 1
+    return x / m.seen.step
+
+
+def takes_the_next(m, x):
+    return x * next(m.seen)
+
+
+def exchanges_layers(m, x):
+    m.a, m.b = m.b, m.a
+    return m.a(x)
+
+
+def counts_what_was_not_there(m, x):
+    m.n = getattr(m, "n", 0) + 1
+    return x * m.n
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    step: int = 0
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+@pytest.mark.parametrize(
+    ("seen", "change"),
+    [
+        (collections.deque(), appends),
+        (np.zeros(1), writes_to_numpy),
+        (None, switches_mode),
+        (random.Random(0), draws_by_its_own),
+        (np.random.default_rng(0), draws_by_its_own),
+        (Slots(), writes_to_slots),
+        (iter([1, 2, 3]), takes_the_next),
+        (None, exchanges_layers),
+        (None, counts_what_was_not_there),
+    ],
+)
+def test_state_of_any_kind_is_refused(seen, change, fallback):
+    module = Counter(change)
+    module.seen, module.a, module.b = seen, nn.Linear(3, 3), nn.Linear(3, 3)
+    model = from_torch(module, fallback=fallback)
+    with pytest.raises(TorchRefusal, match="a write to .*the new value would be lost"):
+        model.apply(model.params, jnp.ones((2, 3)))
+
+
+def defines_a_function(m, x):
+    m.act = lambda y: 2 * y
+    return m.act(x)
+
+
+def test_a_function_that_is_defined_again_is_no_state():
+    model = from_torch(Counter(defines_a_function))
+    np.testing.assert_array_equal(model.apply({}, jnp.ones(2)), 2)
+
+
+def adds_to_a_constant(m, x):
+    m.seen.add_(1)
+    return x * m.seen
+
+
+def test_a_constant_that_the_host_writes_to_is_refused():
+    module = Counter(adds_to_a_constant)
+    module.seen = torch.zeros(1)
+    model = from_torch(module, fallback="host")
+    for _ in range(2):
+        with pytest.raises(TorchRefusal, match="a write to `seen`"):
+            model.apply({}, jnp.ones(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, in_place):
+        super().__init__()
+        self.w, self.in_place = nn.Parameter(torch.tensor(3.0)), in_place
+        self.register_buffer("h", torch.tensor(1.0))
+
+    def forward(self, x):
+        if self.in_place:
+            self.h.mul_(self.w * x)
+        else:
+            self.h = self.w * self.h * x
+        return self.h * 1
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_gradient_goes_through_new_buffers(in_place, fallback, jit):
+    model = from_torch(Recurrent(in_place), mutable=True, fallback=fallback)
+    x = jnp.float32(2)
+
+    def two_steps(params):
+        _, buffers = model.apply({**params, **model.buffers}, x)
+        return model.apply({**params, **buffers}, x)[0]
+
+    assert jit(jax.grad(two_steps))(model.params)["w"] == 24
+    new = lambda h: model.apply({**model.params, "h": h}, x)[1]["h"]  # noqa: E731
+    assert jit(jax.grad(new))(model.buffers["h"]) == 6
+
+
+@pytest.mark.parametrize("share", [lambda a: a[1:], lambda a: a.detach()])
+def test_buffers_that_share_memory_are_refused(share):
+    module = nn.Module()
+    module.register_buffer("a", torch.zeros(3))
+    module.register_buffer("b", share(module.a))
+    with pytest.raises(TypeError, match="got `b` of Module, which shares that of `a`"):
+        from_torch(module)
+
+
+def test_parts_of_one_array_share_no_memory():
+    whole = torch.arange(8.0)
+    layer = nn.Linear(3, 2)
+    layer.weight = nn.Parameter(whole[:6].view(2, 3))
+    layer.bias = nn.Parameter(whole[6:])
+    model = from_torch(layer)
+    close(model.apply(model.params, jnp.ones(3)), layer(torch.ones(3)))
+
+
+def branches(m, x):
+    return m.a(x) if x.sum() > 0 else m.b(x)
+
+
+def test_a_gradient_of_a_branch_that_does_not_use_all():
+    module = Counter(branches)
+    module.a, module.b = nn.Linear(3, 1), nn.Linear(3, 1)
+    model = from_torch(module)
+    loss = lambda params, x: model.apply(params, x).sum()  # noqa: E731
+    for x in (torch.ones(3), -torch.ones(3)):
+        got = jax.jit(jax.grad(loss))(model.params, jnp_of(x))
+        grads = torch.autograd.grad(
+            module(x).sum(),
+            module.parameters(),
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        for name, want in by_name(module, grads).items():
+            close(got[name], want)

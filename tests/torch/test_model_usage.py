@@ -662,7 +662,7 @@ class Remembering(nn.Module):
 @pytest.mark.parametrize("mutable", [True, False])
 def test_state_in_an_attribute_is_never_lost(mutable):
     model = from_torch(Remembering(resets=False), mutable=mutable)
-    with pytest.raises(TorchRefusal, match=r"a write to `memory.v`.*register_buffer"):
+    with pytest.raises(TorchRefusal, match=r"a write to `memory`.*register_buffer"):
         model.apply({}, jnp.ones(2))
     model = from_torch(Remembering(resets=True))
     close(model.apply({}, jnp.ones(2)), [2.0, 2.0])
@@ -782,7 +782,7 @@ def test_what_a_module_makes_at_the_first_call_is_there_after_a_call():
     """It may be a counter as well: only the module itself knows."""
     module, x = Caches(), jnp.ones((2, 4))
     model = from_torch(module)
-    with pytest.raises(TorchRefusal, match="a write to `mask`.* `cache.scale`"):
+    with pytest.raises(TorchRefusal, match="a write to `mask`.* `cache`"):
         model.apply(model.params, x)
     assert module.mask is None
     with torch.no_grad():
@@ -795,7 +795,9 @@ def test_a_view_of_a_buffer_is_no_constant():
     module = Caches(kept=True)
     module.register_buffer("mean", torch.zeros(4))
     module.half = {"of": [module.mean[:2]]}
-    with pytest.raises(TypeError, match=r"`half\.of\.0` of Caches, which is a view"):
+    with pytest.raises(
+        TypeError, match="`half` of Caches, which shares that of `mean`"
+    ):
         from_torch(module)
 
 
@@ -822,9 +824,9 @@ class Counts(Caches):
         (lambda m, x: setattr(m, "last", torch.zeros(4).copy_(x[0])), "to `last`"),
         (lambda m, _: setattr(m, "last", torch.rand(())), "a write to `last`"),
         (lambda m, _: setattr(m, "last", torch.zeros(3)), "a write to `last`"),
-        (lambda m, _: m.list.append(torch.ones(3)), r"a write to.* `list\.1`"),
-        (lambda m, _: m.deep["a"].update(b=torch.ones(4)), r"to `deep\.a\.b`"),
-        (lambda m, x: setattr(m.deep["object"], "c", x), r"to `deep\.object\.c`"),
+        (lambda m, _: m.list.append(torch.ones(3)), "a write to `list`"),
+        (lambda m, _: m.deep["a"].update(b=torch.ones(4)), "to `deep`"),
+        (lambda m, x: setattr(m.deep["object"], "c", x), "to `deep`"),
         (lambda m, x: setattr(m, "empty", x.sum()), "a write to `empty`"),
     ],
 )

@@ -12,12 +12,14 @@ import jax
 from jaxfn.torch._base import to_jax
 from jaxfn.torch._trace import (
     Branch,
+    BranchTree,
     Node,
     Operation,
     Ref,
     TracedProgram,
     Type,
     run_step,
+    with_zeros,
 )
 
 # Their results are as large as their argument, or larger. So backward computes them
@@ -169,26 +171,27 @@ class Branched:
     """A joint program whose backward has conditions on the values of cotangents.
 
     Args:
-        root: The conditions and the programs of arguments and cotangents.
-        parts: The parts of their results.
+        tree: The conditions and the programs of arguments and cotangents.
         n_args: The number of arguments.
     """
 
-    def __init__(self, root: Node, parts: Parts, n_args: int) -> None:
-        self._root = self._with_joints(root, parts, n_args)
+    def __init__(self, tree: BranchTree, n_args: int) -> None:
+        parts = tree.note
+        self._root = self._with_joints(tree.root, parts, n_args)
+        self._types = tree.types[parts.n_results :]
         self._first = next(_joints(self._root))
         self.note, self.has_cotangent = parts.note, parts.has_cotangent
         self.signature = self._first.signature
         self._places = set[int]().union(*[x.places for x in _joints(self._root)])
 
     @staticmethod
-    def of(root: Node, parts: Parts, n_args: int) -> Joint | Branched | None:
+    def of(tree: BranchTree, n_args: int) -> Joint | Branched | None:
         """Return forward and backward; None if forward has conditions, too."""
-        if isinstance(root, TracedProgram):
-            return Joint(root, parts, n_args)
-        if not _asks_cotangents(root, n_args):
+        if isinstance(tree.root, TracedProgram):
+            return Joint(tree.root, tree.note, n_args)
+        if not _asks_cotangents(tree.root, n_args):
             return None
-        found = Branched(root, parts, n_args)
+        found = Branched(tree, n_args)
         same = all(x.signature == found.signature for x in _joints(found._root))
         return found if same else None
 
@@ -213,7 +216,7 @@ class Branched:
 
         def of(node: Any) -> list[Any]:
             if isinstance(node, Joint):
-                return node.backward(arrays, residuals, key)
+                return with_zeros(node.backward(arrays, residuals, key), self._types)
             (holds,) = node.condition(arrays, key)
             return jax.lax.cond(holds, lambda: of(node.then), lambda: of(node.other))
 

@@ -22,7 +22,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
-from jaxfn.torch._model.state import ModuleWatch, changed_in, is_plain, state_of
+from jaxfn.torch._model.state import ModuleWatch, Snapshot
 
 
 class TorchModel:
@@ -75,9 +75,12 @@ class TorchModel:
             for name, value in module.state_dict(keep_vars=True).items()
             if isinstance(value, torch.Tensor)
         }
+        _check_memory(module, tensors | buffers)
         self._module, self._tensors = _without_values(
             module, [*tensors.values(), *buffers.values()]
         )
+        # Parameters and buffers have no values; constants have.
+        self._registered = {id(x) for x in self._tensors if x.is_meta}
         self._on_arrays = OnArrays(self._run, self._name, settings)
 
     def __repr__(self) -> str:
@@ -194,7 +197,8 @@ class TorchModel:
             if not tensors[name].requires_grad and is_inexact(tensors[name].dtype):
                 tensors[name].requires_grad_()
         before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
-        state = state_of(module)
+        own = self._registered | {id(x) for x in values.values()}
+        state = Snapshot(module, own)
         with ModuleWatch() as watch:
             result = torch.func.functional_call(module, tensors, args, kwargs)
         written = [
@@ -207,10 +211,9 @@ class TorchModel:
         lost = [name for name in written if name not in self.buffers]
         if written and not lost and not self.mutable:
             raise self._writes(written, _BUFFERS + _EVAL * module.training)
-        # An LSTM keeps a list of its own parameters.
-        own = {id(x) for x in (*values.values(), *tensors.values(), *self._tensors)}
-        changed = changed_in(state, state_of(module))
-        lost += [k for k, x in changed.items() if id(x) not in own and not is_plain(x)]
+        own |= {id(x) for x in tensors.values()}
+        others, changed = state.changes(Snapshot(module, own))
+        lost += others
         lost += self._counters(changed, module, watch.calls, tensors, args, kwargs)
         lost += [name for name, _ in module.named_buffers() if name not in self.buffers]
         if lost:
@@ -218,30 +221,30 @@ class TorchModel:
             raise self._writes(lost, _PARAMS if in_params else _ATTRIBUTES)
         if not self.mutable:
             return result
-        return result, {name: tensors[name].detach() for name in self.buffers}
+        return result, {name: tensors[name] for name in self.buffers}
 
     def _counters(
-        self, changed: dict[str, Any], module: Any, calls: Any, *values: Any
+        self, changed: list[str], module: Any, calls: Any, *values: Any
     ) -> list[str]:
         """Return the plain attributes whose new value would change the next call.
 
         A cache would not: a second call leaves it as it is, and calls the same
         functions of torch.
         """
-        names = [name for name, x in changed.items() if is_plain(x)]
-        if not names:
+        if not changed:
             return []
         flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
         template = flattener(list(values))
         copies = [x.clone() for x in flattener.leaves]
-        before = state_of(module)
+        own = self._registered | {id(x) for x in (*flattener.leaves, *copies)}
+        before = Snapshot(module, own)
         with ModuleWatch() as watch:
             try:
                 torch.func.functional_call(module, *unflatten(template, copies))
             except Exception:  # noqa: BLE001  (what a second call finds may not suit it)
-                return names
-        again = changed_in(before, state_of(module))
-        return names if again or watch.calls != calls else []
+                return changed
+        again = any(before.changes(Snapshot(module, own)))
+        return changed if again or watch.calls != calls else []
 
     def _writes(self, names: list[str], way_out: str) -> TorchRefusal:
         some = ", ".join(f"`{name}`" for name in names[:3])
@@ -265,6 +268,39 @@ _ATTRIBUTES = (
 )
 
 
+def _check_memory(module: Any, named: Mapping[str, Any]) -> None:
+    """Refuse tensors that share memory: a write to one would not be seen in another."""
+    spans: dict[int, list[tuple[int, int, str]]] = {}
+    for name, x in named.items():
+        _check_span(module, spans, name, x)
+        spans.setdefault(experimental.storage_number(x), []).append((*_span(x), name))
+    known = {id(x) for x in named.values()}
+    for name, tensors in Snapshot(module).tensors.items():
+        for x in tensors:
+            if id(x) not in known:
+                _check_span(module, spans, name, x)
+
+
+def _check_span(module: Any, spans: Any, name: str, x: Any) -> None:
+    start, end = _span(x)
+    for low, high, other in spans.get(experimental.storage_number(x), ()):
+        if start < high and low < end:
+            raise TypeError(
+                f"from_torch expected parameters, buffers and constants with memory of "
+                f"their own, got `{name}` of {type(module).__name__}, which shares that"
+                f" of `{other}`: a write to one would not be seen in the other. Make "
+                "the view in forward, or a copy (clone) here."
+            )
+
+
+def _span(x: Any) -> tuple[int, int]:
+    """Return where a tensor begins and ends in its memory, in bytes."""
+    size = x.element_size()
+    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    start = x.storage_offset() * size
+    return start, start + (reach + 1) * size * (x.numel() > 0)
+
+
 def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
     """Return a copy of a module without the values of these tensors, and its tensors.
 
@@ -276,16 +312,6 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
         if isinstance(x, torch.nn.Parameter):
             empty = torch.nn.Parameter(empty, requires_grad=x.requires_grad)
         memo[id(x)] = empty
-    memory = {experimental.storage_number(x) for x in tensors}
-    for name, x in state_of(module).items():
-        if is_plain(x) or id(x) in memo:
-            continue
-        if experimental.storage_number(x) in memory:
-            raise TypeError(
-                f"from_torch expected parameters, buffers and constants, got `{name}` "
-                f"of {type(module).__name__}, which is a view of one of the first two: "
-                "it would keep the values of now. Make the view in forward."
-            )
     try:
         copied = copy.deepcopy(module, memo)
         return copied, [x for x in memo.values() if isinstance(x, torch.Tensor)]

@@ -115,7 +115,7 @@ class Differentiable:
             if self.graph.host == "never":
                 raise
             return None
-        return Branched.of(tree.root, tree.note, len(arrays))
+        return Branched.of(tree, len(arrays))
 
 
 def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> Noted:

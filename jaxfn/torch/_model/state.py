@@ -2,69 +2,100 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import types
-from typing import Any
+import weakref
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
-from jaxfn.torch._base import TorchFunctionMode, torch
+import numpy as np
 
-_PLAIN = (bool, int, float, complex, str)
-# Transformers notes so that it has installed its hooks, at the first call.
-_NO_STATE = ("_output_capturing_hooks_installed",)
+from jaxfn.torch._base import TorchFunctionMode, experimental, torch
+
+# Parameters, buffers and hooks are looked at elsewhere. Transformers notes so that it
+# has installed its hooks, at the first call.
+_NO_STATE = {*vars(torch.nn.Module()), "_output_capturing_hooks_installed"}
+_NO_STATE -= {"training", "_modules"}
+_BY_IDENTITY = (torch.nn.Module, type, types.BuiltinFunctionType, types.ModuleType)
+_LARGEST = 1_000_000  # bytes of an array of NumPy that are compared
 
 
-def is_plain(x: Any) -> bool:
-    """Return whether it is a number, a truth value or a text."""
-    return isinstance(x, _PLAIN)
+class Kept(NamedTuple):
+    """An attribute of a module at one moment; equal if nothing in it has changed.
 
-
-def changed_in(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return what has another tensor or another plain value, by its name.
-
-    A plain value where there was none is no state: nothing has read it before.
+    Attributes:
+        plain: All but the tensors in it, as bytes.
+        tensors: For each tensor which one it is, and how often it was written to.
     """
-    changed = {}
-    for name, x in after.items():
-        old = before.get(name)
-        if is_plain(x):  # repr, because a nan differs from itself
-            differs = is_plain(old) and repr(old) != repr(x)
-        else:
-            differs = old is not x
-        if differs:
-            changed[name] = x
-    return changed
+
+    plain: Any
+    tensors: tuple[tuple[int, int], ...]
 
 
-def state_of(module: Any) -> dict[str, Any]:
-    """Return the tensors and plain values in attributes of a module and its parts."""
-    found: dict[str, Any] = {}
-    seen: set[int] = set()
+class Snapshot:
+    """The attributes of a module and its parts at one moment, by their names.
 
-    def look(value: Any, path: str) -> None:
-        if isinstance(value, (torch.Tensor, *_PLAIN)):
-            found[path] = value
-        elif id(value) not in seen and not isinstance(value, torch.nn.Module):
-            seen.add(id(value))
-            if isinstance(value, (list, dict, set)):
-                found[f"len({path})"] = len(value)
-            for k, x in _parts(value).items():
-                look(x, f"{path}.{k}")
+    Args:
+        module: The module.
+        own: Numbers (`id`) of its parameters and buffers, which count as one tensor: an
+            LSTM keeps a list of them.
+    """
 
-    own = {*vars(torch.nn.Module()), *_NO_STATE}  # parameters and hooks, for example
-    for path, part in module.named_modules():
-        for name, value in vars(part).items():
-            if name not in own:
-                look(value, f"{path}.{name}".strip("."))
-    return found
+    def __init__(self, module: Any, own: Collection[int] = ()) -> None:
+        self.kept: dict[str, Kept] = {}
+        self.tensors: dict[str, list[Any]] = {}
+        known: dict[int, tuple[Kept, list[Any]]] = {}
+        for path, part in module.named_modules():
+            for name, value in vars(part).items():
+                if name not in _NO_STATE:
+                    if id(value) not in known:  # a config that all parts have
+                        known[id(value)] = _seen(value, own)
+                    where = f"{path}.{name}".strip(".")
+                    self.kept[where], self.tensors[where] = known[id(value)]
+
+    def changes(self, after: Snapshot) -> tuple[list[str], list[str]]:
+        """Return the names of attributes with other tensors, and with other values."""
+        nothing = Kept(None, ())
+        pairs = {
+            name: (self.kept.get(name, nothing), x) for name, x in after.kept.items()
+        }
+        tensors = [name for name, (x, y) in pairs.items() if x.tensors != y.tensors]
+        plain = [name for name, (x, y) in pairs.items() if x.plain != y.plain]
+        return tensors, [name for name in plain if name not in tensors]
 
 
-def _parts(value: Any) -> dict[Any, Any]:
-    """Return the parts of a container, or the attributes of an object."""
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return dict(enumerate(value))
-    is_code = isinstance(value, (type, types.ModuleType)) or callable(value)
-    return {} if is_code else getattr(value, "__dict__", {})
+def _seen(value: Any, own: Collection[int]) -> tuple[Kept, list[Any]]:
+    file, tensors = io.BytesIO(), []
+    try:
+        _Pickler(file, tensors).dump(value)
+        plain: Any = file.getvalue()
+    except Exception:  # noqa: BLE001  (what can't be pickled has no known state)
+        plain = type(value)
+    versions = [
+        (0, 0) if id(x) in own else (id(x), experimental.writes_to(x)) for x in tensors
+    ]
+    return Kept(plain, tuple(versions)), tensors
+
+
+class _Pickler(pickle.Pickler):
+    """Writes all but tensors, parts of the module, code and large arrays."""
+
+    def __init__(self, file: Any, tensors: list[Any]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_id(self, x: Any) -> Any:
+        """Return what stands for an object; None for those that are written."""
+        if isinstance(x, torch.Tensor):
+            self._tensors.append(x)
+            return "tensor"
+        if isinstance(x, weakref.ref):
+            return "reference", self.persistent_id(x())
+        if isinstance(x, types.FunctionType):  # the same, if it is defined again
+            return id(x.__code__)
+        is_large = isinstance(x, np.ndarray) and x.nbytes > _LARGEST
+        return id(x) if is_large or isinstance(x, _BY_IDENTITY) else None
 
 
 class ModuleWatch(TorchFunctionMode):
@@ -85,7 +116,8 @@ class ModuleWatch(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        self.calls.append((func, [repr(x) for x in args if is_plain(x)]))
+        plain = (bool, int, float, complex, str)
+        self.calls.append((func, [repr(x) for x in args if isinstance(x, plain)]))
         if func is torch.nn.functional.batch_norm:
             return self._batch_norm(*args, **kwargs)
         return func(*args, **kwargs)

@@ -18,7 +18,7 @@ on values::
 package builds, handles rules that launch Triton kernels.
 """
 
-from jaxfn.torch._trace.branches import Branch, BranchTree, Node
+from jaxfn.torch._trace.branches import Branch, BranchTree, Node, with_zeros
 from jaxfn.torch._trace.intercept import (
     LaunchSeen,
     NeedsRead,

@@ -71,8 +71,9 @@ class BranchTree:
     def __init__(self, root: Node, n_inputs: int, note: Any) -> None:
         self.root, self.n_inputs, self.note = root, n_inputs, note
         self.paths = list(_leaves(root))
-        first = self.paths[0]
-        self.types = first.types
+        self.types = [
+            _common(x) for x in zip(*[p.types for p in self.paths], strict=True)
+        ]
         raises = _has_raised(root)
         if raises and not any(t and _is_inexact(t.dtype) for t in self.types):
             raise TorchRefusal(
@@ -80,12 +81,6 @@ class BranchTree:
                 reason="it raises for some values. Compiled code can't raise, and no "
                 "result is a float, which could be nan instead.",
             )
-        for path in self.paths[1:]:
-            if path.types != self.types:
-                raise TorchRefusal(
-                    operation="bool(tensor)",
-                    reason="the results of its two branches differ in shape or dtype.",
-                )
         self.outputs = _joined(self.paths, n_inputs)
 
     @property
@@ -103,7 +98,7 @@ class BranchTree:
         if isinstance(node, RaiseLeaf):
             return [None if t is None else _nothing(t) for t in self.types]
         if isinstance(node, TracedProgram):
-            return node(arrays, key)
+            return with_zeros(node(arrays, key), self.types)
         (holds,) = node.condition(arrays, key)
         if not isinstance(holds, Tracer):
             node = node.then if holds else node.other
@@ -115,6 +110,26 @@ class BranchTree:
             lambda: self._from(node.then, arrays, key),
             lambda: self._from(node.other, arrays, key),
         )
+
+
+def _common(types: Sequence[Type | None]) -> Type | None:
+    """Return the type of a result on all paths. A gradient may be None on some."""
+    known = [t for t in types if t is not None]
+    is_dynamic = len(known) < len(types) and any(t.shape is None for t in known)
+    if is_dynamic or any(t != known[0] for t in known):
+        raise TorchRefusal(
+            operation="bool(tensor)",
+            reason="the results of its two branches differ in shape or dtype.",
+        )
+    return known[0] if known else None
+
+
+def with_zeros(results: Sequence[Any], types: Sequence[Type | None]) -> list[Any]:
+    """Return results with zeros for None where another path has a result."""
+    return [
+        x if x is not None or t is None else jnp.zeros(t.shape or (), t.dtype)
+        for x, t in zip(results, types, strict=True)
+    ]
 
 
 def _leaves(node: Node) -> list[TracedProgram]:
