@@ -97,7 +97,10 @@ INSTEAD = (
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_hessian_is_refused_with_both_ways_out(name):
-    with pytest.raises(ValueError, match=rf"(?s){INSTEAD}"):
+    # Reverse over reverse mode does not go through a while loop either.
+    loop = "(?s)In place of the loop: jax.lax.scan of a fixed length"
+    said = loop if name == "while_loop" else rf"(?s){INSTEAD}"
+    with pytest.raises(ValueError, match=said):
         jax.hessian(squares(ours(REFUSED[name])))(X)
 
 

@@ -186,3 +186,35 @@ def test_compare_says_that_pytorch_raised():
     model = from_torch(torch.nn.Dropout(), random=True)
     with pytest.raises(TypeError, match="draws random numbers"):
         compare(model, torch.nn.Dropout(), jnp.ones(3))
+
+
+class Returns(torch.nn.Module):
+    def __init__(self, k=3, detach=False):
+        super().__init__()
+        self.k, self.detach = k, detach
+        self.w = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        y = self.w * (x.detach() if self.detach else x)
+        return y, self.k, y.argmax()
+
+
+def test_compare_sees_all_outputs_and_the_gradients_of_arguments():
+    x = jnp.arange(3.0)
+    assert compare(from_torch(Returns()), Returns(), x).ok
+    report = compare(from_torch(Returns(k=4)), Returns(), x)
+    assert [r.message for r in report.failures] == ["expected 3, got 4"]
+    report = compare(from_torch(Returns(detach=True)), Returns(), x)
+    assert report.failures[0].check == "gradient of argument 0"
+
+
+@pytest.mark.parametrize("run", [torch.nn.Tanh(), torch.nn.Flatten(0)])
+def test_compare_of_a_module_without_parameters(run):
+    assert compare(from_torch(run), run, jnp.ones((2, 3))).ok
+    indices = torch.nn.Sequential(torch.nn.Linear(3, 2), Argmax())
+    assert compare(from_torch(indices), indices, jnp.ones((2, 3))).ok
+
+
+class Argmax(torch.nn.Module):
+    def forward(self, x):
+        return x.argmax(-1)

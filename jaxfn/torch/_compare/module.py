@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import CheckResult
-from jaxfn.torch._base import from_numpy, is_inexact, to_numpy, torch
+from jaxfn.torch._base import from_numpy, to_numpy, torch
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.report import CompareReport
 from jaxfn.torch._triton import KernelRuns
@@ -41,11 +41,11 @@ def compare_module(
             "compare got a model that draws random numbers (random=True): expected one "
             "whose numbers PyTorch can compute too. Compare it after module.eval()."
         )
-    results = []
     # A parameter whose gradient is zero gets nothing but rounding: the largest gradient
     # says how much that is.
     ours = _in_jax(port, args, kwargs, order)
     theirs = _originals(module, args, kwargs, port.mutable)
+    results = list(_others(ours, theirs))
     rows = list(_rows(ours, theirs, order))
     sizes: dict[str, float] = {}
     for _, rule, _, expected in rows:
@@ -61,33 +61,83 @@ class _Computed:
 
     Attributes:
         outputs: The outputs that are floats.
-        gradients: The gradient of a weighted sum of them, by parameter.
+        others: The other outputs: arrays of integers, numbers, texts.
+        gradients: The gradient of a weighted sum of the outputs, by parameter and by
+            float argument.
         second: The gradient of a weighted sum of these; or an error.
     """
 
-    def __init__(self, outputs: list[Any], gradients: dict[str, Any]) -> None:
-        self.outputs, self.gradients = outputs, gradients
+    def __init__(
+        self, outputs: list[Any], others: list[Any], gradients: dict[str, Any]
+    ) -> None:
+        self.outputs, self.others, self.gradients = outputs, others, gradients
         self.second: Any = None
+
+
+class _Inputs:
+    """The arguments of a call, of which the float ones have names.
+
+    Args:
+        args: The arguments.
+        kwargs: The keyword arguments.
+        is_float: Whether a leaf is differentiated.
+    """
+
+    def __init__(self, args: Any, kwargs: Any, is_float: Any) -> None:
+        found, self._tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        self._names = [_name_of(path) if is_float(x) else None for path, x in found]
+        self._leaves = [x for _, x in found]
+        pairs = zip(self._names, self._leaves, strict=True)
+        self.floats = {name: x for name, x in pairs if name is not None}
+
+    def call(self, function: Any, floats: Mapping[str, Any]) -> Any:
+        """Call a function with these values of the float arguments."""
+        pairs = zip(self._names, self._leaves, strict=True)
+        leaves = [x if name is None else floats[name] for name, x in pairs]
+        args, kwargs = jax.tree_util.tree_unflatten(self._tree, leaves)
+        return function(*args, **kwargs)
+
+
+def _name_of(path: Any) -> str:
+    """Return the name of an argument: by its position, or by its keyword."""
+    (kind, place, *inside) = path
+    if kind.idx == 0:
+        return f"argument {place.idx}{jax.tree_util.keystr(tuple(inside))}"
+    return f"argument {place.key}{jax.tree_util.keystr(tuple(inside))}"
 
 
 def _in_jax(model: Any, args: Any, kwargs: Any, order: int) -> _Computed:
     args, kwargs = jax.tree.map(_to_jax, (tuple(args), dict(kwargs)))
+    inputs = _Inputs(args, kwargs, _is_float)
+    static: list[Any] = []
 
-    def loss(params: Any) -> tuple[Any, list[Any]]:
-        leaves = jax.tree.leaves(model.apply(params, *args, **kwargs))
-        arrays = [x for x in leaves if isinstance(x, jax.Array)]
-        outs = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.floating)]
-        return sum((_weights(x.shape) * x).sum() for x in outs), outs
+    def loss(values: Any) -> tuple[Any, Any]:
+        params = {k: values[k] for k in model.params}
+        run = functools.partial(model.apply, params)
+        leaves = jax.tree.leaves(inputs.call(run, values))
+        outs = [x for x in leaves if _is_float(x)]
+        others = [x for x in leaves if not _is_float(x)]
+        static[:] = [None if isinstance(x, jax.Array) else x for x in others]
+        total = sum(((_weights(x.shape) * x).sum() for x in outs), jnp.zeros(()))
+        return total, (outs, [x for x in others if isinstance(x, jax.Array)])
 
     grad = jax.grad(loss, has_aux=True)
-    gradients, outputs = jax.jit(grad)(model.params)
-    found = _Computed(outputs, gradients)
+    values = {**model.params, **inputs.floats}
+    gradients, (outputs, integers) = jax.jit(grad)(values)
+    found = iter(integers)
+    others = [next(found) if x is None else x for x in static]
+    computed = _Computed(outputs, others, gradients)
     if order == 2:
         weighted = lambda p: sum(  # noqa: E731
-            (_weights(g.shape) * g).sum() for g in grad(p)[0].values()
+            ((_weights(g.shape) * g).sum() for g in grad(p)[0].values()), jnp.zeros(())
         )
-        found.second = jax.jit(jax.grad(weighted))(model.params)
-    return found
+        computed.second = jax.jit(jax.grad(weighted))(values)
+    return computed
+
+
+def _is_float(x: Any) -> bool:
+    is_array = isinstance(x, (jax.Array, np.ndarray))
+    return is_array and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _originals(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
@@ -107,32 +157,49 @@ def _originals(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
 
 
 def _in_torch(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
-    params = {k: x for k, x in module.named_parameters() if x.requires_grad}
+    inputs = _Inputs(args, kwargs, _is_float_tensor)
+    floats = {k: x.detach().clone().requires_grad_() for k, x in inputs.floats.items()}
+    values = {k: x for k, x in module.named_parameters() if x.requires_grad} | floats
     # A batch norm in training writes to its buffers: leave them as they are.
     buffers = {k: x.clone() for k, x in module.named_buffers()}
     # PyTorch's other kernels of attention have no second derivative.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        result = torch.func.functional_call(module, buffers, args, kwargs)
+        result = inputs.call(
+            lambda *args, **kwargs: torch.func.functional_call(
+                module, buffers, args, kwargs
+            ),
+            {k: x.clone() for k, x in floats.items()},  # no leaf: it may be written to
+        )
     # JAX has learned meanwhile to take the result apart, and in which order.
     leaves = jax.tree.leaves((result, buffers) if mutable else result)
-    outs = [x for x in leaves if isinstance(x, torch.Tensor) and is_inexact(x.dtype)]
-    total = sum((_like(x) * x).sum() for x in outs)
-    how = {"allow_unused": True, "materialize_grads": True}
-    grads = torch.autograd.grad(total, list(params.values()), create_graph=True, **how)
-    found = _Computed(outs, dict(zip(params, grads, strict=True)))
+    outs = [x for x in leaves if _is_float_tensor(x)]
+    others = [x for x in leaves if not _is_float_tensor(x)]
+    total = sum(((_like(x) * x).sum() for x in outs), torch.zeros(()))
+    grads = _gradients(total, values)
+    found = _Computed(outs, others, grads)
     try:
-        total = sum((_like(g) * g).sum() for g in grads)
-        second = torch.autograd.grad(total, list(params.values()), **how)
-        found.second = dict(zip(params, second, strict=True))
+        total = sum(((_like(g) * g).sum() for g in grads.values()), torch.zeros(()))
+        found.second = _gradients(total, values)
     except (RuntimeError, NotImplementedError) as error:
         found.second = error
     return found
 
 
+def _is_float_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+def _gradients(total: Any, values: dict[str, Any]) -> dict[str, Any]:
+    if not total.requires_grad:
+        return {k: torch.zeros_like(x) for k, x in values.items()}
+    how = {"allow_unused": True, "materialize_grads": True}
+    grads = torch.autograd.grad(total, list(values.values()), create_graph=True, **how)
+    return dict(zip(values, grads, strict=True))
+
+
 def _rows(ours: _Computed, theirs: _Computed, order: int) -> Iterator[_Row]:
-    pairs = zip(ours.outputs, theirs.outputs, strict=True)
-    for i, (got, expected) in enumerate(pairs):
-        yield f"output {i}", "forward", got, expected
+    for i, pair in enumerate(zip(ours.outputs, theirs.outputs, strict=True)):
+        yield f"output {i}", "forward", *pair
     for name, expected in theirs.gradients.items():
         yield f"gradient of {name}", "backward", ours.gradients[name], expected
     if order == 1:
@@ -142,6 +209,16 @@ def _rows(ours: _Computed, theirs: _Computed, order: int) -> Iterator[_Row]:
         return
     for name, expected in theirs.second.items():
         yield f"second derivative of {name}", "second", ours.second[name], expected
+
+
+def _others(ours: _Computed, theirs: _Computed) -> Iterator[CheckResult]:
+    """Compare the outputs that are no floats."""
+    for i, pair in enumerate(zip(ours.others, theirs.others, strict=True)):
+        got, want = (to_numpy(x) if isinstance(x, torch.Tensor) else x for x in pair)
+        same = np.array_equal(np.asarray(got), np.asarray(want))
+        message = "" if same else f"expected {want}, got {got}"
+        status = "ok" if same else "FAIL"
+        yield CheckResult(f"other output {i}", "forward", status, message=message)
 
 
 def _result(
