@@ -18,16 +18,16 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
-    "_advice": 275,
+    "_advice": 300,
     "_core": 1_685,
-    "_check": 1_800,
+    "_check": 1_815,
     "_explain": 660,
     "_gradcheck": 400,
-    "_cli": 450,
+    "_cli": 455,
     "_triton": 1_765,
-    "torch/_base torch/_ops torch/_trace torch/_function": 5_290,
-    "torch/_compare torch/_translate": 5_210,
-    "torch/_model": 745,
+    "torch/_base torch/_ops torch/_trace torch/_function": 5_295,
+    "torch/_compare torch/_translate": 5_260,
+    "torch/_model": 775,
     "torch/_triton": 505,
 }
 CORE_LINES = 3_730

@@ -71,7 +71,7 @@ class BranchTree:
     def __init__(self, root: Node, n_inputs: int, note: Any) -> None:
         self.root, self.n_inputs, self.note = root, n_inputs, note
         self.paths = list(_leaves(root))
-        self.types = [
+        self.types: list[Any] = [
             _common(x) for x in zip(*[p.types for p in self.paths], strict=True)
         ]
         raises = _has_raised(root)
