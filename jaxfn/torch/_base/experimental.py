@@ -572,30 +572,39 @@ def plain_launches() -> Any:
 _MOST_CONSTANTS = 64
 
 
-def _without_recomputation(*_: Any, **__: Any) -> Iterator[None]:
-    """Run the function of a torch.utils.checkpoint as it is.
+# A torch.utils.checkpoint runs its function again in backward, in the middle of which
+# nothing can be traced. These run it once: values and gradients are the same.
+_CHECKPOINT = "torch.utils.checkpoint"
 
-    It would run again in backward, in the middle of which nothing can be traced. The
-    values are the same.
-    """
+
+def _once(*_: Any, **__: Any) -> Iterator[None]:
     yield
+
+
+class _Reentrant:
+    """The older kind of checkpoint: without inputs that require a gradient, none."""
+
+    @staticmethod
+    def apply(run: Callable[..., Any], _: bool, *args: Any) -> Any:
+        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        needs = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        with torch.set_grad_enabled(needs):
+            return run(*args)
 
 
 @contextlib.contextmanager
 def eased() -> Iterator[None]:
     """Let tracing remember constants, and call what compile and checkpoint wrap."""
-    wanted = {
-        "torch._subclasses.fake_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
-        "torch.fx.experimental.proxy_tensor": ("CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
-        "torch.utils.checkpoint": (
-            "_checkpoint_without_reentrant_generator",
-            _without_recomputation,
-        ),
-    }
+    wanted = [
+        ("torch._subclasses.fake_tensor", "CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
+        ("torch.fx.experimental.proxy_tensor", "CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
+        (_CHECKPOINT, "_checkpoint_without_reentrant_generator", _once),
+        (_CHECKPOINT, "CheckpointFunction", _Reentrant),
+    ]
     with contextlib.ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for where, (what, value) in wanted.items():
+        for where, what, value in wanted:
             module = sys.modules.get(where)
             if module is not None and hasattr(module, what):
                 stack.callback(setattr, module, what, getattr(module, what))
