@@ -820,10 +820,12 @@ class Counts(Caches):
     [
         (lambda m, _: setattr(m, "n", m.n + 1), "a write to `n`"),
         (lambda m, _: m.n.add_(1), "it writes to a tensor that is not an argument"),
-        (lambda m, x: setattr(m, "last", x.sum()), "a write to `last`"),
-        (lambda m, x: setattr(m, "last", torch.zeros(4).copy_(x[0])), "to `last`"),
-        (lambda m, _: setattr(m, "last", torch.rand(())), "a write to `last`"),
-        (lambda m, _: setattr(m, "last", torch.zeros(3)), "a write to `last`"),
+        (
+            lambda m, x: setattr(m, "last", x if m.last is None else m.last * 1),
+            "`last`",
+        ),
+        (lambda m, x: setattr(m, "last", x * isinstance(m.last, torch.Tensor)), "last"),
+        (lambda m, x: setattr(m, "n", x.sum() + m.n.numel()), "a write to `n`"),
         (lambda m, _: m.list.append(torch.ones(3)), "a write to `list`"),
         (lambda m, _: m.deep["a"].update(b=torch.ones(4)), "to `deep`"),
         (lambda m, x: setattr(m.deep["object"], "c", x), "to `deep`"),
@@ -834,3 +836,24 @@ def test_what_a_module_keeps_of_a_call_is_refused(change, words):
     model = from_torch(Counts(change), random=True)
     with pytest.raises(TorchRefusal, match=words):
         model.apply(model.params, jax.random.key(0), jnp.ones((2, 4)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: x.sum(),
+        lambda x: torch.zeros(4).copy_(x[0]),
+        lambda _: torch.rand(()),
+        lambda _: torch.zeros(3),
+    ],
+)
+def test_a_tensor_that_is_kept_and_never_read_is_no_state(value):
+    """Attention weights are kept for inspection, which a model in JAX does not have."""
+    module = Counts(lambda m, x: setattr(m, "last", value(x)))
+    model = from_torch(module, random=True)
+    module.change = lambda m, x: None
+    want = module(torch.ones(2, 4))
+    got = model.apply(model.params, jax.random.key(0), jnp.ones((2, 4)))
+    close(got, want)
+    with pytest.raises(AttributeError, match="no attribute 'last'"):
+        _ = model.last

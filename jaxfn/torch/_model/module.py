@@ -22,7 +22,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
-from jaxfn.torch._model.state import ModuleWatch, Snapshot
+from jaxfn.torch._model.state import ModuleWatch, Snapshot, hide
 
 
 class TorchModel:
@@ -212,9 +212,8 @@ class TorchModel:
         if written and not lost and not self.mutable:
             raise self._writes(written, _BUFFERS + _EVAL * module.training)
         own |= {id(x) for x in tensors.values()}
-        others, changed = state.changes(Snapshot(module, own))
-        lost += others
-        lost += self._counters(changed, module, watch.calls, tensors, args, kwargs)
+        changed = state.changes(Snapshot(module, own))
+        lost += self._read_again(changed, module, watch.calls, tensors, args, kwargs)
         lost += [name for name, _ in module.named_buffers() if name not in self.buffers]
         if lost:
             in_params = any(name in (*self.params, *self.frozen) for name in lost)
@@ -223,28 +222,36 @@ class TorchModel:
             return result
         return result, {name: tensors[name] for name in self.buffers}
 
-    def _counters(
-        self, changed: list[str], module: Any, calls: Any, *values: Any
+    def _read_again(
+        self,
+        changed: tuple[list[str], list[str]],
+        module: Any,
+        calls: Any,
+        *values: Any,
     ) -> list[str]:
-        """Return the plain attributes whose new value would change the next call.
+        """Return the attributes whose new value would change the next call.
 
-        A cache would not: a second call leaves it as it is, and calls the same
-        functions of torch.
+        Nothing reads a tensor that each call sets anew, for inspection. And a second
+        call finds a cache of plain values as it is, and calls the same functions.
         """
-        if not changed:
+        tensors, plain = changed
+        if not tensors and not plain:
             return []
         flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
         template = flattener(list(values))
         copies = [x.clone() for x in flattener.leaves]
         own = self._registered | {id(x) for x in (*flattener.leaves, *copies)}
+        if not all(hide(module, name) for name in tensors):
+            return [*tensors, *plain]
         before = Snapshot(module, own)
         with ModuleWatch() as watch:
             try:
                 torch.func.functional_call(module, *unflatten(template, copies))
             except Exception:  # noqa: BLE001  (what a second call finds may not suit it)
-                return changed
-        again = any(before.changes(Snapshot(module, own)))
-        return changed if again or watch.calls != calls else []
+                return [*tensors, *plain]
+        _, again = before.changes(Snapshot(module, own))
+        is_same = watch.calls == calls and set(again) <= set(tensors)
+        return [] if is_same else [*tensors, *plain]
 
     def _writes(self, names: list[str], way_out: str) -> TorchRefusal:
         some = ", ".join(f"`{name}`" for name in names[:3])

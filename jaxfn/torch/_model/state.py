@@ -21,6 +21,18 @@ _BY_IDENTITY = (torch.nn.Module, type, types.BuiltinFunctionType, types.ModuleTy
 _LARGEST = 1_000_000  # bytes of an array of NumPy that are compared
 
 
+class _Unread(torch.Tensor):
+    """A tensor that refuses to be used."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("the value of an attribute was read before it was set")
+
+
+# Made here, because modes of a trace would make another kind.
+_UNREAD = torch.zeros(0).as_subclass(_Unread)
+
+
 class Kept(NamedTuple):
     """An attribute of a module at one moment; equal if nothing in it has changed.
 
@@ -72,9 +84,8 @@ def _seen(value: Any, own: Collection[int]) -> tuple[Kept, list[Any]]:
         plain: Any = file.getvalue()
     except Exception:  # noqa: BLE001  (what can't be pickled has no known state)
         plain = type(value)
-    versions = [
-        (0, 0) if id(x) in own else (id(x), experimental.writes_to(x)) for x in tensors
-    ]
+    others = [x for x in tensors if id(x) not in own and x is not _UNREAD]
+    versions = [(id(x), experimental.writes_to(x)) for x in others]
     return Kept(plain, tuple(versions)), tensors
 
 
@@ -96,6 +107,16 @@ class _Pickler(pickle.Pickler):
             return id(x.__code__)
         is_large = isinstance(x, np.ndarray) and x.nbytes > _LARGEST
         return id(x) if is_large or isinstance(x, _BY_IDENTITY) else None
+
+
+def hide(module: Any, name: str) -> bool:
+    """Put a tensor that can't be used in the place of one; False if it is none."""
+    path, _, attribute = name.rpartition(".")
+    attributes = vars(module.get_submodule(path))
+    if not isinstance(attributes[attribute], torch.Tensor):
+        return False
+    attributes[attribute] = _UNREAD
+    return True
 
 
 class ModuleWatch(TorchFunctionMode):
