@@ -25,7 +25,7 @@ LINES = {
     "_gradcheck": 400,
     "_cli": 455,
     "_triton": 1_765,
-    "torch/_base torch/_ops torch/_trace torch/_function": 5_295,
+    "torch/_base torch/_ops torch/_trace torch/_function": 5_305,
     "torch/_compare torch/_translate": 5_260,
     "torch/_model": 790,
     "torch/_triton": 505,

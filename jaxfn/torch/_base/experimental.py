@@ -587,8 +587,8 @@ class _Reentrant:
     @staticmethod
     def apply(run: Callable[..., Any], _: bool, *args: Any) -> Any:
         tensors = [x for x in args if isinstance(x, torch.Tensor)]
-        needs = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        with torch.set_grad_enabled(needs):
+        is_on = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        with torch.set_grad_enabled(is_on):
             return run(*args)
 
 
