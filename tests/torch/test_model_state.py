@@ -349,3 +349,26 @@ def test_a_gradient_of_a_branch_that_does_not_use_all():
         )
         for name, want in by_name(module, grads).items():
             close(got[name], want)
+
+
+class Forces(nn.Module):
+    def __init__(self, by_backward):
+        super().__init__()
+        self.layer, self.by_backward = nn.Linear(2, 1), by_backward
+
+    def forward(self, x):
+        x = x.detach().clone().requires_grad_()
+        energy = (self.layer(x) ** 2).sum()
+        if not self.by_backward:
+            return torch.autograd.grad(energy, x, create_graph=True)[0]
+        energy.backward()
+        return x.grad
+
+
+def test_gradients_that_backward_adds_to_parameters_are_refused():
+    model = from_torch(Forces(by_backward=True))
+    with pytest.raises(TorchRefusal, match="`layer.weight.grad`.*torch.autograd.grad"):
+        model.apply(model.params, jnp.ones(2))
+    module = Forces(by_backward=False)
+    model = from_torch(module)
+    close(model.apply(model.params, jnp.ones(2)), module(torch.ones(2)))

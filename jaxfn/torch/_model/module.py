@@ -208,6 +208,9 @@ class TorchModel:
             or experimental.writes_to(x) != count
             or any(x is y for y in watch.written)
         ]
+        leaves = {k: x for k, x in tensors.items() if x.is_leaf}
+        if grads := [f"{k}.grad" for k, x in leaves.items() if x.grad is not None]:
+            raise self._writes(grads, _GRADS)
         lost = [name for name in written if name not in self.buffers]
         if written and not lost and not self.mutable:
             raise self._writes(written, _BUFFERS + _EVAL * module.training)
@@ -267,6 +270,7 @@ _BUFFERS = (
     "Pass mutable=True: apply then returns a pair of the result and the new buffers."
 )
 _EVAL = " Or call module.eval() before from_torch."
+_GRADS = "Call torch.autograd.grad in forward, in place of backward()."
 _PARAMS = "A parameter can't be written to in forward."
 _ATTRIBUTES = (
     "Make it a buffer that holds a tensor (register_buffer), and pass mutable=True. If "
