@@ -108,8 +108,8 @@ def of_unused(error: Exception) -> TorchRefusal | None:
         "you passed a module's parameters to apply, they are other tensors than those "
         "in the module.",
         way_out="Call the module by torch.func.functional_call(module, parameters, "
-        "args), with the parameters that apply got. If the tensor requires no gradient, "
-        "call x.requires_grad_() before the computation.",
+        "args), with the parameters that apply got. If the tensor requires no "
+        "gradient, call x.requires_grad_() before the computation.",
         where=place_of(error.__traceback__),
     )
 
