@@ -218,3 +218,21 @@ def test_compare_of_a_module_without_parameters(run):
 class Argmax(torch.nn.Module):
     def forward(self, x):
         return x.argmax(-1)
+
+
+def test_compare_skips_second_derivatives_that_kernels_lack():
+    swiglu = pytest.importorskip("liger_kernel.ops.swiglu")
+
+    class Gate(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return swiglu.LigerSiLUMulFunction.apply(x * self.w, x + self.w)
+
+    module = Gate()
+    report = compare(from_torch(module), module, jnp.ones((2, 4)))
+    assert report.ok, str(report)
+    (skipped,) = report.skipped
+    assert skipped.check == "second derivative"

@@ -114,8 +114,9 @@ def compare(
     if isinstance(original, torch.nn.Module):
         if skip or precision != "float64":
             raise TypeError(
-                "compare takes skip and precision for a Function alone. A module is "
-                "compared in its own precision: call module.double() before."
+                "compare takes skip and precision for a Function alone. Of a module, "
+                "order=1 skips second derivatives, and module.double() before "
+                "from_torch makes it precise."
             )
         report = compare_module(
             port, original, args, kwargs or {}, order=order, rtol=rtol, atol=atol
