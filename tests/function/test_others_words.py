@@ -42,19 +42,19 @@ WORDS = {
     "no name of jnp": (lambda ctx, x: jnp.cat([x, x]), r"jnp.concatenate\(arrays"),
     "a name of jax.nn": (lambda ctx, x: x.relu(), r"Write jax.nn.relu\(x\)"),
     "two arguments": (lambda ctx, x: x.copysign(x), r"Write jnp.copysign\(x, x2\)"),
-    "dim": (lambda ctx, x: x.sum(dim=0), "dim is axis, and keepdim is keepdims"),
+    "dim": (lambda ctx, x: x.sum(dim=0), "dim is axis, keepdim is keepdims"),
     "keepdim": (lambda ctx, x: jnp.max(x, 0, keepdim=True), "keepdim is keepdims"),
-    "size": (lambda ctx, x: x.size(0), r"Write x.shape\[i\]"),
+    "size": (lambda ctx, x: x.size(0), r"x.size\(i\): x.shape\[i\]"),
     "view": (lambda ctx, x: x.view(-1), r"x.reshape\(shape\)"),
     "view of two": (lambda ctx, x: x.view(2, 1), r"x.reshape\(shape\)"),
     "flatten": (lambda ctx, x: x[None].flatten(1), r"x.reshape\(x.shape\[0\], -1\)"),
     "in place": (lambda ctx, x: x.tanh_(), r"jnp.tanh\(x\), and assign the result"),
-    "another method": (lambda ctx, x: x.pin_memory(), "JAX arrays do not.$"),
+    "another method": (lambda ctx, x: x.pin_memory(), r"JAX arrays do not\."),
     "an axis": (lambda ctx, x: x.softmax(0), r"Write jax.nn.softmax\(x, axis\)"),
     "a draw": (lambda ctx, x: x.uniform_(), "a function of jax.random, with a key"),
     "unbiased": (lambda ctx, x: x.std(0, unbiased=True), "unbiased is ddof=1"),
     "a shape of zeros": (lambda ctx, x: x + jnp.zeros(2, 3), r"jnp.zeros\(\(2, 3\)\)"),
-    "ctx last": (lambda x, ctx: x.save_for_backward(x), "ctx is the first parameter"),
+    "ctx last": (lambda x, ctx: ctx.save_for_backward(x), "ctx is the first parameter"),
 }
 
 
@@ -99,6 +99,7 @@ NAMES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 @pytest.mark.parametrize("method", advice._METHODS)
 def test_what_a_note_says_runs(method):
     code = re.split(", (with|for|and) |: |; | itself", advice._METHODS[method])[0]
