@@ -57,9 +57,9 @@ def test_the_page_says_what_its_reasons_mean():
         assert f"- *{reason}*: " in text
 
 
-def test_the_page_and_the_extra_name_the_versions_that_are_installed():
+def test_the_page_and_the_group_name_the_versions_that_are_installed():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    pins = settings["project"]["optional-dependencies"]["ecosystem"]
+    pins = settings["dependency-groups"]["ecosystem"]
     text = page.PATH.read_text()
     for pin in pins:
         name, _, version = pin.partition("==")
