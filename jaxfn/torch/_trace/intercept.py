@@ -311,10 +311,8 @@ class RandomDraws(TorchDispatchMode):
         if device is not None:
             return device
         kwargs = kwargs or {}
-        # Attention without dropout draws nothing.
-        if (
-            has_draws(func)
-            and experimental.argument(func, "dropout_p", args, kwargs) != 0
+        if has_draws(func) and not (
+            self.is_real and _drops_nothing(func, args, kwargs)
         ):
             self._note(func, kwargs)
         if self.is_real:
@@ -344,6 +342,11 @@ class RandomDraws(TorchDispatchMode):
         if self.is_real:
             return
         self.found.append(next_draw(torch.default_generator))
+
+
+def _drops_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether it is attention without dropout, which draws nothing."""
+    return experimental.argument(func, "dropout_p", args, kwargs) == 0
 
 
 _PRODUCTS = frozenset(
