@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from jaxfn.torch import TorchRefusal, from_torch
+from jaxfn.torch._function import graph_function
 from tests.torch.test_model_usage import by_name, close, jnp_of
 
 
@@ -372,3 +373,18 @@ def test_gradients_that_backward_adds_to_parameters_are_refused():
     module = Forces(by_backward=False)
     model = from_torch(module)
     close(model.apply(model.params, jnp.ones(2)), module(torch.ones(2)))
+
+
+def test_a_model_with_a_loss_is_traced_once(monkeypatch):
+    """Its predictions probably have no cotangent. If one has, it is traced again."""
+    traces, trace = [], graph_function.trace
+    count = lambda *args, **how: traces.append(1) or trace(*args, **how)  # noqa: E731
+    monkeypatch.setattr(graph_function, "trace", count)
+    model = from_torch(lambda x: ((x**2).sum(), 3 * x))
+    x = jnp.arange(3.0)
+    np.testing.assert_array_equal(jax.grad(lambda x: model(x)[0])(x), 2 * x)
+    assert len(traces) == 1
+    np.testing.assert_array_equal(jax.grad(lambda x: model(x)[1].sum())(x), 3)
+    both = lambda x: model(x)[0] + model(x)[1].sum()  # noqa: E731
+    np.testing.assert_array_equal(jax.grad(both)(x), 2 * x + 3)
+    assert len(traces) == 3
