@@ -423,3 +423,21 @@ def test_a_batch_rule_may_not_close_over_what_is_differentiated():
 
     with pytest.raises(ClosedOverError, match="`<lambda>` used a traced value"):
         jax.grad(h)(jnp.float32(0.5))
+
+
+@pytest.mark.parametrize("flag", [0, 1, None])
+def test_an_axis_is_no_truth_value(flag):
+    """The vmap of a class returns an axis; def_vmap returns whether there is one."""
+    product = jaxfn.custom_function(lambda x, y: x * y)
+    product.def_vmap(lambda size, batched, x, y: (x * y, flag))
+    with pytest.raises((TypeError, ValueError), match="expected"):
+        jax.vmap(product)(jnp.ones(3), jnp.ones(3))
+
+
+def test_a_bwd_that_is_marked_once_differentiable():
+    sine = jaxfn.custom_function(jnp.sin)
+    bwd = jaxfn.once_differentiable(lambda x, g: (3 * g * jnp.cos(x),))
+    sine.defvjp(lambda x: (jnp.sin(x), x), bwd)
+    assert jax.grad(sine)(0.0) == 3
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        jax.grad(jax.grad(sine))(0.0)
