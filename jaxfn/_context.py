@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxfn._core import internals, is_array, messages, split, type_name
+from jaxfn._core import internals, is_array, is_tensor, messages, split, type_name
 
 
 class FunctionCtx:
@@ -555,7 +555,7 @@ def _advice(x: Any) -> str:
             "jnp.asarray(x) to apply. Otherwise save it as an attribute: "
             "ctx.<name> = ..."
         )
-    if type_name(x).startswith("torch."):
+    if is_tensor(x):
         return (
             "It is a PyTorch tensor. Pass a JAX array to apply: jnp.asarray(x). To run "
             "a PyTorch Function as it is, use jaxfn.torch.from_torch."

@@ -159,6 +159,7 @@ _METHODS = {
     "permute": "jnp.transpose(x, axes)",
     "pow": "x**y",
     "requires_grad": "ctx.needs_input_grad[i]",
+    "requires_grad_": "nothing: jax.grad says by which arguments it differentiates",
     "rsqrt": "jax.lax.rsqrt(x)",
     "scatter": "jnp.put_along_axis(x, index, y, axis, inplace=False)",
     "scatter_add": "x.at[jnp.arange(len(x))[:, None], index].add(y), for axis 1",
@@ -219,8 +220,6 @@ def _in_jax(name: str) -> str:
         return _METHODS[name]
     if re.fullmatch(_DRAWS, name):
         return "a function of jax.random, with a key as an argument of the Function"
-    if name == "requires_grad_":
-        return "nothing: jax.grad says by which arguments it differentiates"
     if name.endswith("_") and not name.startswith("_"):
         plain = _in_jax(name.rstrip("_"))
         return plain and f"{plain}, and assign the result: JAX arrays are immutable"

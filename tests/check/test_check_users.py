@@ -239,18 +239,11 @@ def decorated(factor):
 
 
 def in_class(factor):
-    class F(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return jnp.sin(x)
+    def backward(ctx, g):
+        return factor * g * jnp.cos(ctx.saved_tensors[0])
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return factor * g * jnp.cos(x)
-
-    return F
+    forward, save = lambda x: jnp.sin(x), saving()
+    return function("F", forward=forward, setup_context=save, backward=backward)
 
 
 @pytest.mark.parametrize("make", [decorated, in_class])

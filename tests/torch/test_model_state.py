@@ -231,6 +231,13 @@ def counts_what_was_not_there(m, x):
     return x * m.n
 
 
+def removes(m, x):
+    if not hasattr(m, "seen"):
+        return x
+    del m.seen
+    return 0 * x
+
+
 @dataclasses.dataclass(slots=True)
 class Slots:
     step: int = 0
@@ -249,6 +256,7 @@ class Slots:
         (iter([1, 2, 3]), takes_the_next),
         (None, exchanges_layers),
         (None, counts_what_was_not_there),
+        (None, removes),
     ],
 )
 def test_state_of_any_kind_is_refused(seen, change, fallback):

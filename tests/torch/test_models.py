@@ -236,3 +236,8 @@ def test_compare_skips_second_derivatives_that_kernels_lack():
     assert report.ok, str(report)
     (skipped,) = report.skipped
     assert skipped.check == "second derivative"
+
+
+def test_compare_counts_outputs():
+    (failure,) = compare(from_torch(Returns(k=None)), Returns(), jnp.ones(3)).failures
+    assert failure.message == "expected 1 float outputs and 2 others, got 1 and 1"

@@ -45,15 +45,21 @@ def compare_module(
     # says how much that is.
     ours = _in_jax(port, args, kwargs, order)
     theirs = _originals(module, args, kwargs, port.mutable)
+    name = type(module).__name__
+    if ours.counts != theirs.counts:
+        message = "expected {} float outputs and {} others, got {} and {}"
+        message = message.format(*theirs.counts, *ours.counts)
+        failed = CheckResult("structure", "forward", "FAIL", message=message)
+        return CompareReport(repr(port), (failed,), name)
     results = list(_others(ours, theirs))
     rows = list(_rows(ours, theirs, order))
     sizes: dict[str, float] = {}
     for _, rule, _, expected in rows:
         sizes[rule] = max(sizes.get(rule, 0.0), _size(expected))
-    for name, rule, got, expected in rows:
+    for row, rule, got, expected in rows:
         least_size = 1e-3 * sizes[rule]
-        results.append(_result(name, rule, got, expected, least_size, rtol, atol))
-    return CompareReport(repr(port), tuple(results), type(module).__name__)
+        results.append(_result(row, rule, got, expected, least_size, rtol, atol))
+    return CompareReport(repr(port), tuple(results), name)
 
 
 class _Computed:
@@ -72,6 +78,11 @@ class _Computed:
     ) -> None:
         self.outputs, self.others, self.gradients = outputs, others, gradients
         self.second: Any = None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The number of outputs, and of others."""
+        return len(self.outputs), len(self.others)
 
 
 class _Inputs:

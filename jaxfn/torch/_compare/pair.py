@@ -245,35 +245,28 @@ class Pair:
 
     def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
         """Return values, gradients, ... as a function of `_points`."""
-        at, n = self.arguments.at, len(self.cts)
+        is_port, at, n = side == "port", self.arguments.at, len(self.cts)
+        # JAX can trace the port's derivatives. All else takes NumPy arrays.
+        is_compiled = is_port and what != "value"
+        gradients = self.port.pull if is_port else self.torch_gradients
+        push = self.port.push if is_port else self.torch_tangents
+        second = self.jax_second if is_port else self.torch_second
 
-        def of_port(*points: Any) -> Sequence[Any]:
+        def run(*points: Any) -> Sequence[Any]:
+            if not is_compiled:
+                points = tuple(map(np.asarray, points))
             xs, more = exchanged(self.arrays, at, points[: len(at)]), points[len(at) :]
             if what == "gradient":
-                return self.port.pull(xs, self.chosen, more)
+                return gradients(xs, self.chosen, more)
             if what == "tangent":
-                return self.port.push(xs, dict(zip(self.tangents, more, strict=True)))
-            return self.port.pull_twice(xs, self.chosen, more[:n], more[n:])
-
-        def of_original(*points: Any) -> Sequence[Any]:
-            points = tuple(map(np.asarray, points))
-            xs, more = exchanged(self.arrays, at, points[: len(at)]), points[len(at) :]
-            if what == "gradient":
-                return self.torch_gradients(xs, self.chosen, more)
-            if what == "tangent":
-                tangents = dict(zip(self.tangents, more, strict=True))
-                return self.torch_tangents(xs, tangents)
+                return push(xs, dict(zip(self.tangents, more, strict=True)))
             if what == "second derivative":
-                return self.torch_second(xs, more[:n], more[n:])
+                return second(xs, more[:n], more[n:])
+            if is_port:
+                return numbers_in(self.port.leaves(xs))
             return numbers_in(self.original.value(xs).leaves)
 
-        def value_of_port(*points: Any) -> Sequence[Any]:
-            xs = exchanged(self.arrays, at, list(map(np.asarray, points)))
-            return numbers_in(self.port.leaves(xs))
-
-        if side != "port":
-            return of_original
-        return value_of_port if what == "value" else _compiled(of_port)
+        return _compiled(run) if is_compiled else run
 
     # ---- further derivatives
 
@@ -299,10 +292,9 @@ class Pair:
 
     def jax_second(
         self, arrays: Sequence[Any], cts: Sequence[Any], along: Sequence[Any]
-    ) -> list[np.ndarray]:
+    ) -> list[Any]:
         """Return the gradients of <gradients, along>, by arguments and cotangents."""
-        found = self.port.pull_twice(arrays, self.chosen, cts, along)
-        return [np.asarray(g) for g in found]
+        return self.port.pull_twice(arrays, self.chosen, cts, along)
 
     def torch_second(
         self, arrays: Sequence[Any], cts: Sequence[Any], along: Sequence[Any]

@@ -70,7 +70,8 @@ class Snapshot:
         """Return the names of attributes with other tensors, and with other values."""
         nothing = Kept(None, ())
         pairs = {
-            name: (self.kept.get(name, nothing), x) for name, x in after.kept.items()
+            name: (self.kept.get(name, nothing), after.kept.get(name, nothing))
+            for name in {**self.kept, **after.kept}
         }
         tensors = [name for name, (x, y) in pairs.items() if x.tensors != y.tensors]
         plain = [name for name, (x, y) in pairs.items() if x.plain != y.plain]
@@ -113,7 +114,7 @@ def hide(module: Any, name: str) -> bool:
     """Put a tensor that can't be used in the place of one; False if it is none."""
     path, _, attribute = name.rpartition(".")
     attributes = vars(module.get_submodule(path))
-    if not isinstance(attributes[attribute], torch.Tensor):
+    if not isinstance(attributes.get(attribute), torch.Tensor):
         return False
     attributes[attribute] = _UNREAD
     return True
