@@ -14,6 +14,7 @@ from jaxfn import CheckError
 from jaxfn.torch import OriginalError, compare, from_torch
 
 from . import packages, pairs, test_constructs
+from .other_ways import Square
 from .pairs import RIGHT, A, V, W
 from .wrong_ports import WRONG
 
@@ -497,3 +498,25 @@ def test_an_integer_output_has_no_gradient_to_compare():
     assert "an integer or bool has no gradient" in row(report, "dtype").message
     assert "Wrong: forward." in str(report)
     assert "of the port is int" in row(report, "gradient of argument 0").message
+
+
+def test_a_port_is_traced_and_not_run_at_each_step():
+    """Its loops would compile each time that the arguments are stepped."""
+    runs = []
+
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            runs.append(isinstance(x, jax.core.Tracer))
+            return 7.00001 * x * g
+
+    report = compare(Port, Square, jnp.arange(1.0, 4.0), order=1)
+    assert report.wrong_rules == ("backward",)
+    assert runs.count(False) < 10
+    assert len(runs) < 30, len(runs)

@@ -396,3 +396,38 @@ def test_a_model_with_a_loss_is_traced_once(monkeypatch):
     both = lambda x: model(x)[0] + model(x)[1].sum()  # noqa: E731
     np.testing.assert_array_equal(jax.grad(both)(x), 2 * x + 3)
     assert len(traces) == 3
+
+
+class AsksCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        if (g == 1).all():
+            return g * w, None
+        return g * w, 3 * g * x
+
+
+def test_a_branch_on_a_cotangent_may_lack_a_gradient():
+    multiply = from_torch(lambda x, w: AsksCotangent.apply(x, w))
+    x, w = jnp.array([2.0, 3.0]), jnp.array([5.0, 7.0])
+    for factor, want in ((1, jnp.zeros(2)), (2, 6 * x)):
+        loss = lambda x, w: factor * multiply(x, w).sum()  # noqa: B023, E731
+        dx, dw = jax.jit(jax.grad(loss, (0, 1)))(x, w)
+        np.testing.assert_array_equal(dx, factor * w)
+        np.testing.assert_array_equal(dw, want)
+
+
+def test_a_refusal_names_what_asked_for_a_value():
+    """And not the end of the context around it."""
+
+    def scaled(x):
+        with torch.enable_grad():
+            return x * float(x.mean())
+
+    with pytest.raises(TorchRefusal, match=r"can't run in JAX: float\(tensor\)"):
+        from_torch(scaled)(jnp.ones(2))
