@@ -431,3 +431,54 @@ def test_a_refusal_names_what_asked_for_a_value():
 
     with pytest.raises(TorchRefusal, match=r"can't run in JAX: float\(tensor\)"):
         from_torch(scaled)(jnp.ones(2))
+
+
+@pytest.mark.parametrize(
+    "cell", [nn.RNNCell(3, 4), nn.GRUCell(3, 4)], ids=["RNN", "GRU"]
+)
+@pytest.mark.parametrize("argnums", [(0,), (0, 1)], ids=str)
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_cell_in_a_scan(cell, argnums, jit):
+    """JAX traces it for more and more arguments, and keeps what the first one saves."""
+    model, xs, h = from_torch(cell), torch.randn(5, 3), torch.randn(4)
+
+    def loss(params, h, xs):
+        def step(h, x):
+            h = model.apply(params, x, h)
+            return h, h
+
+        return (jax.lax.scan(step, h, xs)[1] ** 2).sum()
+
+    got = jit(jax.grad(loss, argnums))(model.params, jnp_of(h), jnp_of(xs))
+    h.requires_grad_()
+    hs = [h]
+    for x in xs:
+        hs.append(cell(x, hs[-1]))
+    total = (torch.stack(hs[1:]) ** 2).sum()
+    want = torch.autograd.grad(total, [*cell.parameters(), h])
+    for name, w in by_name(cell, want[:-1]).items():
+        close(got[0][name], w)
+    for of_h in got[1:]:
+        close(of_h, want[-1])
+
+
+def keeps_and_asks(m, x):
+    m.seen = m.a(x)
+    return m.seen.tanh() if m.seen.sum() > 0 else m.b(m.seen)
+
+
+def test_a_branch_beside_a_tensor_that_is_kept():
+    module = Counter(keeps_and_asks)
+    module.a, module.b = nn.Linear(3, 3), nn.Linear(3, 3)
+    module.seen = None
+    model = from_torch(module)
+    for x in (torch.ones(3), -torch.ones(3)):
+        got = jax.jit(jax.grad(lambda p, x: model.apply(p, x).sum()))
+        grads = torch.autograd.grad(
+            module(x).sum(),
+            module.parameters(),
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        for name, want in by_name(module, grads).items():
+            close(got(model.params, jnp_of(x))[name], want)

@@ -216,7 +216,7 @@ class TorchModel:
             raise self._writes(written, _BUFFERS + _EVAL * module.training)
         own |= {id(x) for x in tensors.values()}
         changed = state.changes(Snapshot(module, own))
-        lost += self._read_again(changed, module, watch.calls, tensors, args, kwargs)
+        lost += self._read_again(changed, module, watch, tensors, args, kwargs)
         lost += [name for name, _ in module.named_buffers() if name not in self.buffers]
         if lost:
             in_params = any(name in (*self.params, *self.frozen) for name in lost)
@@ -229,7 +229,7 @@ class TorchModel:
         self,
         changed: tuple[list[str], list[str]],
         module: Any,
-        calls: Any,
+        first: ModuleWatch,
         *values: Any,
     ) -> list[str]:
         """Return the attributes whose new value would change the next call.
@@ -247,13 +247,13 @@ class TorchModel:
         if not all(hide(module, name) for name in tensors):
             return [*tensors, *plain]
         before = Snapshot(module, own)
-        with ModuleWatch() as watch:
+        with ModuleWatch(first) as watch:
             try:
                 torch.func.functional_call(module, *unflatten(template, copies))
             except Exception:  # noqa: BLE001  (what a second call finds may not suit it)
                 return [*tensors, *plain]
         _, again = before.changes(Snapshot(module, own))
-        is_same = watch.calls == calls and set(again) <= set(tensors)
+        is_same = watch.calls == first.calls and set(again) <= set(tensors)
         return [] if is_same else [*tensors, *plain]
 
     def _writes(self, names: list[str], way_out: str) -> TorchRefusal:

@@ -69,12 +69,8 @@ class Differentiable:
         expected = self._cotangents.get((mask, self.graph.key(arrays)))
         return self._joint((mask, expected), arrays)
 
-    def backward(
-        self, masks: Masks, arrays: Arrays, first: Joint | Branched
-    ) -> Joint | Branched | None:
-        """Return backward for these cotangents; `first` has computed forward."""
-        if first.has_cotangent == masks[1]:
-            return first
+    def backward(self, masks: Masks, arrays: Arrays) -> Joint | Branched | None:
+        """Return backward for these arguments and cotangents."""
         self._cotangents[masks[0], self.graph.key(arrays)] = masks[1]
         return self._joint(masks, arrays)
 
@@ -185,11 +181,16 @@ class _ForwardRules(GraphRules):
     ) -> None:
         super().__init__(function.graph, has_key=has_key)
         self._function, self._n = function, len(flat)
+        # The derivative for which forward was traced first, and its program.
+        self._first: tuple[Mask, Joint | Branched | None] | None = None
         self.has_jvp = _may_need_jvp(flat)
 
     def forward(self, arrays: Arrays, perturbed: Mask) -> tuple[Any, Any, Layout]:
-        key, xs = self._split(arrays)
-        joint = self._function.forward(tuple(perturbed[self._n_keys :]), xs)
+        if self._first is None:
+            mask, (_, xs) = tuple(perturbed[self._n_keys :]), self._split(arrays)
+            self._first = mask, self._function.forward(mask, xs)
+        # In a scan JAX traces it for more and more arguments, and all save the same.
+        mask, joint = self._first
         if joint is None:
             outs, saved, layout = super().forward(arrays, perturbed)
             layout.saved = None
@@ -199,7 +200,7 @@ class _ForwardRules(GraphRules):
         results, residuals = joint.forward(xs, key)
         outs = graph_outputs(results)
         layout = outs.spec
-        layout.perturbed, layout.saved = perturbed, (joint, tuple(residuals))
+        layout.perturbed, layout.saved = perturbed, (mask, joint, tuple(residuals))
         return list(outs.arrays), [*arrays, *residuals.values()], layout
 
     def _pulled(
@@ -209,8 +210,10 @@ class _ForwardRules(GraphRules):
         arrays, residuals = saved[:n], saved[n:]
         if layout.saved is None:
             return super()._pulled(layout, masks, key, arrays, cts)
-        first, places = layout.saved
-        joint = self._function.backward(masks, arrays, first)
+        mask, first, places = layout.saved
+        joint = first
+        if masks != (mask, first.has_cotangent):
+            joint = self._function.backward(masks, arrays)
         if joint is None:
             return super()._pulled(layout, masks, key, arrays, cts)
         if joint.signature != first.signature:
