@@ -599,6 +599,7 @@ def eased() -> Iterator[None]:
         ("torch._subclasses.fake_tensor", "CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
         ("torch.fx.experimental.proxy_tensor", "CONSTANT_NUMEL_LIMIT", _MOST_CONSTANTS),
         (_CHECKPOINT, "_checkpoint_without_reentrant_generator", _once),
+        (_CHECKPOINT, "_checkpoint_without_reentrant_generator_impl", _once),  # 2.14
         (_CHECKPOINT, "CheckpointFunction", _Reentrant),
     ]
     with contextlib.ExitStack() as stack:
