@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxfn._check.case import Case
 from jaxfn._check.report import CheckReport
 from jaxfn._check.runner import CHECKS, SECOND, Run
 from jaxfn._check.shared import name_of
+from jaxfn._core import find
 
 
 def check(
@@ -121,7 +124,7 @@ def check(
     expect_options("check", CHECKS, skip, precision, order, rtol, atol)
     told = dict.fromkeys(SECOND, "order=1") if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")
-    with in_float64() if precision == "float64" else contextlib.nullcontext():
+    with in_float64(fun) if precision == "float64" else contextlib.nullcontext():
         make = functools.partial(
             Case,
             fun,
@@ -146,21 +149,47 @@ def check(
 
 
 @contextlib.contextmanager
-def in_float64() -> Iterator[None]:
+def in_float64(fun: Any) -> Iterator[None]:
     """Compute in 64 bits.
 
-    JAX remembers the width of a NumPy array that a function closes over, and takes it
-    for the other width too. So it has to forget all that it has compiled.
+    JAX remembers the width of a NumPy array that `fun` closes over, and takes it for
+    the other width too. Then JAX has to forget all that it has compiled.
     """
     if jax.config.read("jax_enable_x64"):
         yield
         return
-    jax.clear_caches()
+    forget = jax.clear_caches if _closes_over_numpy(fun) else lambda: None
+    forget()
     try:
         with jax.enable_x64(True):
             yield
     finally:
-        jax.clear_caches()
+        forget()
+
+
+def _closes_over_numpy(fun: Any) -> bool:
+    """Return whether a function, or one that it calls, names an array of NumPy."""
+    seen: set[int] = set()
+    todo = [fun]
+
+    def is_numpy(x: Any) -> bool:
+        if isinstance(x, types.FunctionType) and not _is_of_jax(x):
+            todo.extend(map(x.__globals__.get, x.__code__.co_names))
+        return isinstance(x, np.ndarray) and x.dtype.itemsize == 8
+
+    while todo:
+        x = todo.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        members = list(vars(x).values()) if isinstance(x, type) else []
+        if find([x, members], is_numpy) is not None:
+            return True
+    return False
+
+
+def _is_of_jax(function: Any) -> bool:
+    return str(function.__module__).partition(".")[0] in ("jax", "jaxfn", "numpy")
 
 
 def expect_options(

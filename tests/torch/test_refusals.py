@@ -310,10 +310,47 @@ def test_what_is_no_function():
         from_torch(refused(draws), fallback="cpu")
 
 
-def test_too_few_gradients():
+def one_gradient(ctx, g):
+    return g
+
+
+def test_a_wrong_result_of_backward_names_the_place_of_backward():
+    made = from_torch(refused(lambda ctx, x, w: x * w, one_gradient))
+    grad = jax.grad(lambda x, w: made.apply(x, w).sum())
+    words = "incorrect number of gradients (expected 2, got 1)"
+    with pytest.raises(jaxfn.RuleValueError, match=re.escape(words)) as caught:
+        grad(jnp.ones(2), jnp.ones(2))
+    assert place(one_gradient) in str(caught.value)
+
+    def short(ctx, g):
+        return g[:1].expand(1, 1), None
+
+    made = from_torch(refused(lambda ctx, x, w: x * w, short))
+    words = "invalid gradient at index 0 - got [1, 1] but expected shape"
+    with pytest.raises(jaxfn.RuleValueError, match=re.escape(words)):
+        grad(jnp.ones(2), jnp.ones(2))
+
+    def static(ctx, g):
+        return g, g
+
+    made = from_torch(refused(lambda ctx, x, n: x * n, static))
+    words = "Argument 1 is static: return None in its place."
+    with pytest.raises(jaxfn.RuleValueError, match=re.escape(words)):
+        jax.grad(lambda x: made.apply(x, 3).sum())(jnp.ones(2))
+
+    def number(ctx, g):
+        return 1.0, None
+
+    made = from_torch(refused(lambda ctx, x, w: x * w, number))
+    with pytest.raises(jaxfn.RuleTypeError, match=r"got float.*for argument 0"):
+        grad(jnp.ones(2), jnp.ones(2))
+
+
+def test_a_tensor_in_the_place_of_an_array():
     made = from_torch(refused(lambda ctx, x, w: x * w))
-    with pytest.raises(RuntimeError, match="incorrect number of gradients"):
-        jax.grad(lambda x: made.apply(x, x).sum())(jnp.ones(2))
+    words = r"torch.Tensor of shape \(2,\) as an argument.*jnp.asarray"
+    with pytest.raises(TypeError, match=words):
+        made.apply(jnp.ones(2), torch.ones(2))
 
 
 def test_a_torch_whose_names_differ(monkeypatch):

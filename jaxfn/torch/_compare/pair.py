@@ -76,6 +76,7 @@ class Pair:
         self.arguments, self.options = arguments, options
         self.original = Original(original, arguments, options.seed)
         self.port = Port(port, arguments, options.seed)
+        self._port = port
         self.double, self.exact = double, exact
         self.x64 = double or arguments.has_wide
         self._accuracy = Accuracy(self._function, self._points, options.seed)
@@ -84,7 +85,7 @@ class Pair:
     def context(self) -> Iterator[None]:
         """Set the precision of both sides, also for constants that rules make."""
         before = torch.get_default_dtype()
-        with in_float64() if self.x64 else contextlib.nullcontext():
+        with in_float64(self._port) if self.x64 else contextlib.nullcontext():
             torch.set_default_dtype(torch.float64 if self.double else before)
             try:
                 yield

@@ -15,6 +15,6 @@ from jaxfn.torch._function.explanation import (
     refused_graph,
     rule_graph,
 )
-from jaxfn.torch._function.function import bridged, check_key
+from jaxfn.torch._function.function import bridged, check_key, refuse_tensors
 from jaxfn.torch._function.graph_function import GraphFunction, remember
 from jaxfn.torch._function.graph_rules import GraphRules, graph_outputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jaxfn
 from jaxfn.torch._base import is_inexact, to_torch_dtype, torch
 from jaxfn.torch._trace import TensorFunction, TrackedForward, results_of
 
@@ -159,33 +160,37 @@ def gradients(
         specs: The arguments.
 
     Raises:
-        RuntimeError: The gradients are wrong; the message is torch's.
+        RuleError: The gradients are wrong; the message begins with torch's.
     """
     n = len(specs)
     if len(found) < n or any(x is not None for x in found[n:]):
-        raise RuntimeError(
-            f"function {name}Backward returned an incorrect number of "
-            f"gradients (expected {n}, got {len(found)})"
+        raise jaxfn.RuleValueError(
+            f"function {name}Backward returned an incorrect number of gradients "
+            f"(expected {n}, got {len(found)}). `{name}.backward` must return one for "
+            "each argument of forward, and None for one without a gradient."
         )
     grads: list[Any] = []
     for i, (g, x) in enumerate(zip(found, specs, strict=False)):
         if g is not None and not isinstance(g, torch.Tensor):
-            raise RuntimeError(f"expected Variable or None (got {type(g).__name__})")
+            raise jaxfn.RuleTypeError(
+                f"expected Variable or None (got {type(g).__name__}). `{name}.backward`"
+                f" returned no tensor for argument {i}."
+            )
         if x.type is None:
             if g is not None and not x.is_tensor:
-                raise RuntimeError(
-                    f"function {name}Backward returned a gradient different "
-                    f"than None at position {i + 1}, but the corresponding forward "
-                    "input was not a Variable"
+                raise jaxfn.RuleValueError(
+                    f"function {name}Backward returned a gradient different than None "
+                    f"at position {i + 1}, but the corresponding forward input was not "
+                    f"a Variable. Argument {i} is static: return None in its place."
                 )
             grads.append(None)
         else:
             wanted = g is not None and needs_input_grad[i]
-            grads.append(_like(g, *x.type) if wanted else None)
+            grads.append(_like(g, *x.type, name, i) if wanted else None)
     return grads
 
 
-def _like(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def _like(g: Any, shape: tuple[int, ...], dtype: Any, name: str, i: int) -> Any:
     """Convert a gradient to the shape and dtype of its argument, as torch does."""
     wanted = to_torch_dtype(dtype)
     if not is_inexact(wanted):
@@ -196,8 +201,9 @@ def _like(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         try:
             g = g.sum_to_size(shape)
         except RuntimeError:
-            raise RuntimeError(
-                f"Function returned an invalid gradient: got {list(g.shape)} but "
-                f"expected shape compatible with {list(shape)}"
+            raise jaxfn.RuleValueError(
+                f"Function {name}Backward returned an invalid gradient at index {i} - "
+                f"got {list(g.shape)} but expected shape compatible with {list(shape)}:"
+                " the shape of the argument, or one to which it broadcasts."
             ) from None
     return g

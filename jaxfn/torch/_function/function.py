@@ -86,7 +86,7 @@ class Bridge:
             rule = self._backward_rule()
             members["backward"] = staticmethod(rule)
         if self.owns("jvp"):
-            members["jvp"] = staticmethod(self._jvp)
+            members["jvp"] = staticmethod(_in_place_of(self.cls.jvp, self._jvp))
         return type(cls.__name__, (jaxfn.Function,), members)
 
     def owns(self, rule: str) -> bool:
@@ -99,8 +99,10 @@ class Bridge:
         return self.owns("backward") or self.owns("vjp")
 
     def _backward_rule(self) -> Any:
-        once = is_once_differentiable(backward_of(self.cls))
-        return jaxfn.once_differentiable(self._backward) if once else self._backward
+        written = backward_of(self.cls)
+        rule = _in_place_of(written, self._backward)
+        once = is_once_differentiable(written)
+        return jaxfn.once_differentiable(rule) if once else rule
 
     def _forward_rule(self) -> Any:
         forward = functools.partial(self._forward)
@@ -135,6 +137,7 @@ class Bridge:
         if self.settings.random:
             key, args = args[0], args[1:]
             check_key(self.cls.__name__, key)
+        refuse_tensors(self.cls.__name__, args)
         if is_separate(self.cls):  # torch then passes defaults to setup_context
             bound = inspect.signature(self.cls.forward).bind(*args)
             bound.apply_defaults()
@@ -207,6 +210,15 @@ class Bridge:
         return tuple(rules.tangents(ctx, key, by_argument))
 
 
+def _in_place_of(written: Any, rule: Any) -> Any:
+    """Return a rule; messages show the file and line of the one that the user wrote."""
+
+    def run(ctx: Any, *args: Any) -> Any:
+        return rule(ctx, *args)
+
+    return functools.wraps(written)(run)
+
+
 def bridged(
     cls: type, settings: Settings, *, generate_jvp_rule: bool
 ) -> type[jaxfn.Function]:
@@ -223,6 +235,17 @@ def bridged(
     made = Bridge(cls, settings).made()
     made.generate_jvp_rule = generate_jvp_rule
     return made
+
+
+def refuse_tensors(name: str, values: Sequence[Any]) -> None:
+    """Refuse tensors in the place of arrays."""
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            raise TypeError(
+                f"`{name}` got a torch.Tensor of shape {tuple(x.shape)} as an argument:"
+                " expected JAX or NumPy arrays. Pass jnp.asarray(tensor.numpy()); of a "
+                "model's parameters model.params."
+            )
 
 
 def check_key(name: str, key: Any) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn.torch._base import Flattener, closed_tensors, fingerprint, torch, unflatten
-from jaxfn.torch._function import GraphFunction, Settings, remember
+from jaxfn.torch._function import GraphFunction, Settings, refuse_tensors, remember
 from jaxfn.torch._model import results
 from jaxfn.torch._model.rules import Differentiable
 from jaxfn.torch._trace import Noted
@@ -59,12 +59,7 @@ class OnArrays:
         """Return the function for the signature of a call, and the arrays."""
         flattener = Flattener(_is_array, lambda x: isinstance(x, jax.Array))
         templates = [flattener(x) for x in values]
-        if tensors := closed_tensors(templates):
-            raise TypeError(
-                f"`{self._name}` got a torch.Tensor of shape {tuple(tensors[0].shape)} "
-                "as an argument: expected JAX or NumPy arrays. Pass "
-                "jnp.asarray(tensor.numpy()); of a model's parameters model.params."
-            )
+        refuse_tensors(self._name, closed_tensors(templates))
         arrays = [jnp.asarray(x) for x in flattener.leaves]
         return self._at(templates), arrays
 

@@ -75,14 +75,16 @@ def wide(dtype: Any) -> Any:
 
 
 def convert(x: Any, dtype: Any) -> Any:
-    """Cast `x`. From bfloat16 to float32 this rounds again.
+    """Cast `x`. From half precision to float32 this rounds again.
 
     XLA computes in float32 what JAX has in bfloat16. Before such a cast it leaves out
-    the rounding of its result (in `1 - y**2` all digits can hang on it).
+    the rounding of its result (in `1 - y**2` all digits can hang on it). So does a CPU
+    that computes in float16, because it joins a product and a sum.
     """
     found = jax.lax.convert_element_type(x, dtype)
-    if x.dtype == jnp.bfloat16 and dtype == jnp.float32:
-        return jax.lax.reduce_precision(found, exponent_bits=8, mantissa_bits=7)
+    if x.dtype in _HALVES and dtype == jnp.float32:
+        info = jnp.finfo(x.dtype)
+        return jax.lax.reduce_precision(found, info.nexp, info.nmant)
     return found
 
 
