@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -320,6 +321,8 @@ def _shardings(mesh: Any, axes: _Axes, arrays: Sequence[Any]) -> tuple[Any, ...]
 def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
     """Return the function as one that XLA's partitioner splits by the rule."""
 
+    fn = _in_settings_of_now(fn)
+
     def whole(*args: Any) -> tuple[Any, ...]:
         return _as_tuple(fn(*args))
 
@@ -344,6 +347,27 @@ def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         need_replication_factors=tuple(sorted(rule.replicated)),
     )
     return split
+
+
+def _in_settings_of_now(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with the settings of JAX that are in force now.
+
+    XLA traces the parts when it compiles, after the caller's `with` blocks.
+    """
+    settings = [
+        (jax.enable_x64, jax.config.jax_enable_x64),
+        (jax.default_matmul_precision, jax.config.jax_default_matmul_precision),
+        (jax.numpy_dtype_promotion, jax.config.jax_numpy_dtype_promotion),
+        (jax.default_prng_impl, jax.config.jax_default_prng_impl),
+    ]
+
+    def run(*args: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            for setting, value in settings:
+                stack.enter_context(setting(value))
+            return fn(*args)
+
+    return run
 
 
 def _without_derivative(name: str, run: Callable[..., Any]) -> Callable[..., Any]:

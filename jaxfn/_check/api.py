@@ -124,7 +124,8 @@ def check(
     expect_options("check", CHECKS, skip, precision, order, rtol, atol)
     told = dict.fromkeys(SECOND, "order=1") if order == 1 else {}
     told |= dict.fromkeys(skip, "skipped as told")
-    with in_float64(fun) if precision == "float64" else contextlib.nullcontext():
+    wide = in_float64(fun) if precision == "float64" else contextlib.nullcontext()
+    with wide, _mesh_of(args):
         make = functools.partial(
             Case,
             fun,
@@ -165,6 +166,20 @@ def in_float64(fun: Any) -> Iterator[None]:
             yield
     finally:
         forget()
+
+
+def _mesh_of(args: Any) -> Any:
+    """Set the mesh of the arguments, if their types name one and none is set.
+
+    JAX has no place for what is computed eagerly beside them.
+    """
+    for x in jax.tree.leaves(args):
+        mesh = getattr(getattr(x, "sharding", None), "mesh", None)
+        is_set = not jax.sharding.get_abstract_mesh().empty
+        if isinstance(mesh, jax.sharding.Mesh) and not is_set:
+            if jax.sharding.AxisType.Explicit in mesh.axis_types:
+                return jax.set_mesh(mesh)
+    return contextlib.nullcontext()
 
 
 def _closes_over_numpy(fun: Any) -> bool:

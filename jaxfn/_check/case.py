@@ -153,7 +153,9 @@ class Case:
     def out_types(self) -> list[jax.ShapeDtypeStruct]:
         """Types of the float outputs."""
         outs = floats(self.first_value)
-        return [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
+        return [
+            jax.ShapeDtypeStruct(o.shape, o.dtype, sharding=o.sharding) for o in outs
+        ]
 
     def pull(self, cts: Arrays, *xs: Any) -> Arrays:
         """Return the cotangents of the float arrays, by reverse mode."""

@@ -26,6 +26,14 @@ def array(x: Any, dtype: Any = None) -> jax.Array:
     return jax.device_put(np.asarray(x, dtype))
 
 
+def array_like(data: Any, x: Any) -> jax.Array:
+    """Make a JAX array of the dtype of `x`, split over devices like `x`."""
+    sharding = getattr(x, "sharding", None)
+    if sharding is not None and len(sharding.device_set) > 1:
+        return jax.device_put(np.asarray(data, x.dtype), sharding)
+    return array(data, x.dtype)
+
+
 def copies(arrays: Sequence[Any]) -> Arrays:
     """Copy arrays, because a Function may mark its arguments dirty, and delete them."""
     return [x if internals.is_tracer(x) or is_key(x) else _copy(x) for x in arrays]
@@ -48,7 +56,7 @@ def like(x: Any, generator: np.random.Generator, size: float = 1.0) -> Any:
     normal: Any = size * generator.standard_normal(x.shape)
     if is_complex(x):
         normal = normal + size * 1j * generator.standard_normal(x.shape)
-    return array(normal, x.dtype)
+    return array_like(normal, x)
 
 
 def moved(x: Any, step: float, d: Any) -> Any:
@@ -60,14 +68,14 @@ def moved(x: Any, step: float, d: Any) -> Any:
 
 
 def zeros(xs: Sequence[Any]) -> Arrays:
-    return [array(np.zeros(x.shape, x.dtype)) for x in xs]
+    return [array_like(np.zeros(x.shape), x) for x in xs]
 
 
 def combine(factor: float, a: Sequence[Any], b: Sequence[Any]) -> Arrays:
     """Return factor a + b for each pair."""
     found: Arrays = []
-    for x, y in zip(map(np.asarray, a), map(np.asarray, b), strict=True):
-        found.append(array(np.real(x).dtype.type(factor) * x + y, x.dtype))
+    for like, x, y in zip(a, map(np.asarray, a), map(np.asarray, b), strict=True):
+        found.append(array_like(np.real(x).dtype.type(factor) * x + y, like))
     return found
 
 

@@ -243,14 +243,16 @@ class Run:
 
 
 _IN_FLOAT64 = (
-    "(check computes in float64. If the function has constants of another dtype, make "
-    'them of that of the arguments, as zeros(n, x.dtype), or pass precision="given".)'
+    "(check computes in float64. If the function closes over arrays of another dtype, "
+    "pass them as arguments, which check casts. Make constants of the dtype of the "
+    'arguments, as zeros(n, x.dtype). Or pass precision="given".)'
 )
 
 
 def _is_about_dtypes(error: Exception) -> bool:
     words = "same dtypes|equal types|must have identical types|differ"
-    return isinstance(error, TypeError) and bool(re.search(words, str(error)))
+    is_jaxs = isinstance(error, TypeError) and re.search(words, str(error))
+    return bool(is_jaxs) or "product of two dtypes" in str(error)
 
 
 def _hint(name: str, rule: str, message: str) -> str:
@@ -280,4 +282,8 @@ def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
             raise Skip("no backward rule") from error
         if messages.ONCE in text:
             raise Skip("refused: once_differentiable") from error
+        in_jit = results.get("value under jit")
+        if isinstance(error, internals.NEEDS_VALUES) and in_jit:
+            if in_jit.status == "FAIL":  # and has told why it can't be traced
+                raise Skip("builds on 'value under jit', which failed") from error
         raise

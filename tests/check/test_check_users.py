@@ -316,3 +316,23 @@ def test_wrong_blame():
     assert jaxfn.check(lambda x: x * x, 3).ok  # an integer has no derivative
     with pytest.raises(TypeError, match="Pass the class itself, without parentheses"):
         jaxfn.check(3, jnp.ones(3))
+
+
+class Masked(jaxfn.Function):
+    """Its forward can't be traced, its backward is right."""
+
+    @staticmethod
+    def forward(ctx, x, keep):
+        ctx.save_for_backward(2 * x * keep)
+        return (x * x)[keep].sum()
+
+    @staticmethod
+    @jaxfn.once_differentiable
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+def test_one_mistake_is_one_failure():
+    report = jaxfn.check(Masked, V, jnp.array([True, False, True]))
+    assert report.wrong_rules == ("forward",)
+    assert [x.check for x in report.failures] == ["value under jit"]

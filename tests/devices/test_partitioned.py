@@ -141,6 +141,20 @@ def test_a_sum_over_a_dimension_that_no_output_has():
     assert collectives(total, x) == {"all-reduce": 1}
 
 
+@kinds
+def test_settings_of_the_caller_are_in_force_when_xla_traces_the_parts(kind):
+    fraction = jaxfn.partitioned(lambda x: (x * 1e10 % 10).astype(jnp.int32), "b -> b")
+    product = jaxfn.partitioned(jnp.matmul, "b n, n m -> b m", replicated=("n",))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,))
+    with jax.enable_x64(True), jax.set_mesh(mesh):
+        x = jax.device_put(jnp.full(8, 1 + 3e-10), NamedSharding(mesh, P("data")))
+        assert jax.jit(fraction)(x).tolist() == fraction(x).tolist() == [3] * 8
+        x = jax.device_put(jnp.ones((8, 2)), NamedSharding(mesh, P("data")))
+        with jax.default_matmul_precision("highest"):
+            compiled = jax.jit(product).lower(x, jnp.ones((2, 2))).compile()
+    assert "operand_precision={highest,highest}" in compiled.as_text()
+
+
 def test_inside_shard_map_and_outside_of_jit():
     x, w = placed("data", P("data", None), AxisType.Auto)
     np.testing.assert_allclose(Norm.apply(x, w), norm(x, w), rtol=1e-5)

@@ -9,6 +9,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+import jaxfn
 from jaxfn._core import internals
 from tests.build import function
 from tests.devices import layers
@@ -423,3 +424,31 @@ def test_a_vmap_on_an_explicit_mesh(wrap):
         for outer in (lambda f: f, jax.jit):
             assert outer(f)(x, s).sum() == 16
             assert outer(jax.grad(lambda x: f(x, s).sum()))(x).sum() == 96
+
+
+# ---- check on arrays that are split
+
+
+class Scale(jaxfn.Function):
+    factor = 1
+
+    @staticmethod
+    def forward(ctx, x, s):
+        ctx.save_for_backward(x, s)
+        return x * s
+
+    @staticmethod
+    def backward(ctx, g):
+        x, s = ctx.saved_tensors
+        return g * s, Scale.factor * (g * x).sum(0)
+
+
+def test_check_takes_arrays_that_are_split(monkeypatch):
+    mesh = jax.make_mesh((4,), (AXIS,))
+    x = jax.device_put(numbers(8, 4), jax.NamedSharding(mesh, P(AXIS)))
+    s = jax.device_put(numbers(4), jax.NamedSharding(mesh, P()))
+    report = jaxfn.check(Scale, x, s)
+    assert report.ok, str(report)
+    assert "raises" not in str(report)  # of JAX, which needs to know the mesh
+    monkeypatch.setattr(Scale, "factor", 3)
+    assert jaxfn.check(Scale, x, s).wrong_rules == ("backward",)

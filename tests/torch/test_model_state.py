@@ -48,6 +48,12 @@ def keeps_its_size(m, x):
     return x * m.calls
 
 
+def keeps_a_kind(m, x):
+    if m.first is True:
+        m.first = "float" if x.dtype == torch.float32 and x.ndim == 2 else "int"
+    return x * len(m.first)
+
+
 STATE = [(counts, "calls"), (remembers, "seen"), (skips_once, "first")]
 
 
@@ -62,6 +68,7 @@ def test_a_plain_value_that_changes_is_refused(change, name, mutable):
 def test_a_plain_value_that_stays_is_a_cache():
     x = jnp.ones((2, 3))
     np.testing.assert_array_equal(from_torch(Counter(keeps_its_size)).apply({}, x), 2)
+    np.testing.assert_array_equal(from_torch(Counter(keeps_a_kind)).apply({}, x), 5)
 
 
 def test_a_hook_on_a_parameter_is_refused():

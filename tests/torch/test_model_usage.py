@@ -857,3 +857,11 @@ def test_a_tensor_that_is_kept_and_never_read_is_no_state(value):
     close(got, want)
     with pytest.raises(AttributeError, match="no attribute 'last'"):
         _ = model.last
+
+
+def test_check_of_a_model_takes_its_arguments_too():
+    model = from_torch(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()))
+    x = jnp.ones((4, 3))
+    assert jaxfn.check(model.apply, model.params, x, order=1).ok
+    report = jaxfn.check(lambda params: model.apply(params, x), model.params)
+    assert "closes over arrays of another dtype" in report.failures[0].message

@@ -213,7 +213,7 @@ class _High:
 def _shaken(x: Any, eps: float, generator: np.random.Generator) -> Any:
     """Change `x` by rounding errors of a low precision."""
     factor = 1 + eps * generator.uniform(-0.5, 0.5, x.shape)
-    return numbers.array(np.asarray(x) * factor, x.dtype)
+    return numbers.array_like(np.asarray(x) * factor, x)
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -29,6 +29,12 @@ class _Unread(torch.Tensor):
         raise RuntimeError("the value of an attribute was read before it was set")
 
 
+# To ask what it knows already a model needs no state.
+_QUESTIONS = {
+    getattr(torch.Tensor, name).__get__
+    for name in ("shape", "dtype", "device", "ndim", "layout", "is_leaf")
+}
+
 # Made here, because modes of a trace would make another kind.
 _UNREAD = torch.zeros(0).as_subclass(_Unread)
 
@@ -127,7 +133,8 @@ class ModuleWatch(TorchFunctionMode):
         first: The mode of an earlier call, if this one is to take the same branches.
 
     Attributes:
-        calls: The functions, with the numbers among their arguments.
+        calls: The functions, with the numbers among their arguments. Questions for a
+            shape, a dtype or a device are left out.
         answers: The truth values that they returned, by their place in `calls`.
         written: The running statistics to which a batch norm writes. Torch's own
             operation does it without a word.
@@ -145,6 +152,8 @@ class ModuleWatch(TorchFunctionMode):
     ) -> Any:
         kwargs, at = kwargs or {}, len(self.calls)
         plain = (bool, int, float, complex, str)
+        if func in _QUESTIONS:
+            return func(*args, **kwargs)
         self.calls.append((func, [repr(x) for x in args if isinstance(x, plain)]))
         if func is torch.nn.functional.batch_norm:
             return self._batch_norm(*args, **kwargs)

@@ -114,7 +114,7 @@ class Recorder(experimental.TorchDispatchMode):
             x
             for x in tensors.values()
             if experimental.is_fake(x)
-            and x.grad_fn is None  # PyTorch could not differentiate through its value
+            and not _has_graph(x)  # PyTorch could not differentiate through its value
             and sys.getrefcount(x) > own[id(x)] + more
         ]
 
@@ -193,6 +193,13 @@ def _made_by(node: Any) -> list[Any]:
 def _memory(node: Any) -> set[int]:
     """Return the memory of the tensors that an operation made."""
     return {experimental.storage_number(x) for x in _made_by(node)}
+
+
+def _has_graph(x: Any) -> bool:
+    try:
+        return x.grad_fn is not None
+    except RuntimeError:  # it would be the derivative of a write that has none
+        return True
 
 
 def _without_base(value: Any, kept: Sequence[Any]) -> Any:

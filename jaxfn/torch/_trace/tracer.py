@@ -311,6 +311,15 @@ def _refused(error: Exception) -> TorchRefusal:
             f"sides of an `if` and each step of a `for`. Or: {OR_HOST}",
             where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
         )
+    if "A view was created in no_grad mode" in str(error):
+        return TorchRefusal(
+            operation="the derivative of a rule that writes",
+            reason="a kernel that it launches, or a write in place, has no derivative: "
+            "it writes to a part of a tensor that forward saved.",
+            way_out="Launch the kernel in a Function of its own that has a backward, or "
+            "write the rule without kernels and writes in place.",
+            where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
+        )
     words = str(error).strip().splitlines()
     return TorchRefusal(
         operation=_operation(error),

@@ -64,8 +64,12 @@ def _with_values(buffers: Sequence[Any], number: int) -> list[Any]:
 
 def _no_derivative(ctx: Any, *grads: Any) -> Any:
     del grads
-    launch = _LAUNCHES[ctx.number]
-    raise TorchRefusal(
+    raise no_derivative(_LAUNCHES[ctx.number])
+
+
+def no_derivative(launch: Launch) -> TorchRefusal:
+    """Make the refusal of the derivative of a rule that launches a kernel."""
+    return TorchRefusal(
         operation=f"the derivative of kernel `{launch.name}`",
         reason="a kernel has no derivative except the backward of its Function, and "
         "this is the derivative of a rule that launches it.",

@@ -28,6 +28,7 @@ from jaxfn.torch._triton import capture
 from jaxfn.torch._triton.buffers import Storages, flat_storage
 from jaxfn.torch._triton.capture import LaunchSeen
 from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
+from jaxfn.torch._triton.operation import no_derivative
 
 T = TypeVar("T")
 Note = Callable[[Any, Binding, Launch], None]
@@ -38,12 +39,17 @@ _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 class KernelRuns:
     """Runs rules on tensors with values, as on a GPU if they launch kernels.
 
+    Args:
+        derivatives: Whether a launch may get tensors that autograd follows. PyTorch
+            then gives no gradient, without an error.
+
     Attributes:
         on_gpu: Whether tensors look as on a GPU, from the next run on.
         launches: Number of all launches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, derivatives: bool = True) -> None:
+        self._derivatives = derivatives
         self.on_gpu = False
         self.launches = 0
 
@@ -72,8 +78,12 @@ class KernelRuns:
         self.on_gpu = True
         return found
 
-    def _count(self, *_: Any) -> None:
+    def _count(self, _: Any, binding: Binding, launch: Launch) -> None:
         self.launches += 1
+        tensors = [x for x in binding.arguments.values() if isinstance(x, torch.Tensor)]
+        followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if followed and not self._derivatives:
+            raise no_derivative(launch)
 
 
 @contextlib.contextmanager

@@ -56,6 +56,44 @@ def test_a_second_derivative():
         assert "functions.py" in text
 
 
+class WritesToSaved(torch.autograd.Function):
+    """Its backward writes its results to what forward saved, as kernels do."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.view(-1)
+        ctx.save_for_backward(x)
+        return functions.scaled(x * x, 1.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        functions.scaled(2 * g * x, 3.0, out=x)
+        return x.view(2, 4)
+
+
+class Squares(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.a = torch.nn.Parameter(torch.arange(1.0, 9.0).view(2, 4))
+        self.function = function
+
+    def forward(self):
+        return self.function.apply(self.a * 1)
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+@pytest.mark.parametrize("kind", [functions.Square, WritesToSaved])
+@pytest.mark.parametrize("mode", [jax.grad, jax.jacfwd])
+def test_a_second_derivative_of_a_model(kind, fallback, mode):
+    """On the host too, where PyTorch gives none and says nothing."""
+    model = jaxfn.torch.from_torch(Squares(kind), fallback=fallback)
+    first = jax.grad(lambda params: model.apply(params).sum())
+    assert first(model.params)["a"].any()
+    second = mode(lambda params: first(params)["a"].sum())
+    assert "has no derivative" in message(second, model.params)
+
+
 class KeepsATensor(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
