@@ -865,3 +865,48 @@ def test_check_of_a_model_takes_its_arguments_too():
     assert jaxfn.check(model.apply, model.params, x, order=1).ok
     report = jaxfn.check(lambda params: model.apply(params, x), model.params)
     assert "closes over arrays of another dtype" in report.failures[0].message
+
+
+def with_backward(rule):
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            return x * w
+
+        backward = staticmethod(rule)
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return Product.apply(x, self.w)
+
+    return Layer()
+
+
+WRONG = {
+    "count": (lambda ctx, g: g, r"incorrect number of gradients.*PyTorch raises it"),
+    "shape": (lambda ctx, g: (g, g[:, :2]), "invalid gradient.*PyTorch raises it"),
+    "kind": (lambda ctx, g: (g, 3), "expected Variable or None.*PyTorch raises it"),
+    "numpy": (lambda ctx, g: (g, torch.tensor(g.numpy())), "without values.*host"),
+}
+
+
+@pytest.mark.parametrize(("rule", "words"), WRONG.values(), ids=list(WRONG))
+def test_a_wrong_backward_in_a_module(rule, words):
+    model = from_torch(with_backward(rule))
+    grad = jax.grad(lambda params: model.apply(params, jnp.ones((2, 3))).sum())
+    with pytest.raises(TorchRefusal, match=rf"(?s)`Layer.apply and.*{words}"):
+        grad(model.params)
+
+
+def test_a_refusal_by_jax_names_the_model():
+    mesh = jax.make_mesh((1,), ("data",))
+    model = from_torch(nn.Linear(3, 2))
+    x = jax.device_put(jnp.ones((4, 3)), jax.NamedSharding(mesh, jax.P("data")))
+    loss = lambda params: model.apply(params, x).sum()  # noqa: E731
+    words = r"`Linear\.apply.*axis_types=\(jax\.sharding\.AxisType\.Auto,\)"
+    with jax.set_mesh(mesh), pytest.raises(TorchRefusal, match=f"(?s){words}"):
+        jax.jit(jax.grad(loss))(model.params)

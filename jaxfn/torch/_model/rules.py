@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxfn._core import Arrays, Layout, Mask, Outputs, call, gate, internals
@@ -173,6 +174,15 @@ def _may_need_jvp(arrays: Sequence[Any]) -> bool:
     return not any(map(internals.is_differentiated, arrays))
 
 
+@contextlib.contextmanager
+def _named(graph: GraphFunction) -> Iterator[None]:
+    """Let a refusal name the function that it comes from."""
+    try:
+        yield
+    except TorchRefusal as refusal:
+        raise refusal.of(graph.name, graph.rule) from None
+
+
 class _ForwardRules(GraphRules):
     """Forward saves the arguments and the residuals."""
 
@@ -197,7 +207,8 @@ class _ForwardRules(GraphRules):
             return outs, saved, layout
         # Residuals have no derivative of their own: backward has one by the arguments.
         key, xs = self._split(list(map(gate, arrays)))
-        results, residuals = joint.forward(xs, key)
+        with _named(self._graph):
+            results, residuals = joint.forward(xs, key)
         outs = graph_outputs(results)
         layout = outs.spec
         layout.perturbed, layout.saved = perturbed, (mask, joint, tuple(residuals))
@@ -257,4 +268,5 @@ class _BackwardRules(GraphRules):
         key, arrays = self._split(flat)
         n = len(arrays) - self._n_extra
         residuals = dict(zip(self._places, arrays[n:], strict=True))
-        return graph_outputs(self._joint.backward(arrays[:n], residuals, key))
+        with _named(self._graph):
+            return graph_outputs(self._joint.backward(arrays[:n], residuals, key))

@@ -284,10 +284,41 @@ def _too_many(path: Path) -> TorchRefusal:
     )
 
 
-# What torch says of a user's operation that writes to its arguments, or of one without
-# a function for tensors without values.
-_OF_LIBRARY = r"custom \(non-ATen\) operator|no fake impl"
-_OF_LIBRARY += r"|UnsupportedOperatorException: (?!aten\.)"
+# What torch says, by a pattern: the operation, the reason and the way out.
+_WORDS = {
+    # A user's operation that writes to its arguments, or one without a function for
+    # tensors without values.
+    r"custom \(non-ATen\) operator|no fake impl"
+    r"|UnsupportedOperatorException: (?!aten\.)": (
+        "an operation of torch.library",
+        "jaxfn can't see which operations it computes or launches.",
+        f"Call the function itself, without torch.library. Or: {OR_HOST}",
+    ),
+    r"HigherOrderOperator (\w+)": (
+        r"torch.\1",
+        "jaxfn does not trace the functions that are passed to it.",
+        "Write the condition or the loop in Python: jaxfn traces both sides of an `if` "
+        f"and each step of a `for`. Or: {OR_HOST}",
+    ),
+    r"\.numpy\(\) is not supported": (
+        "a NumPy array of a tensor",
+        "it is traced without values.",
+        f"Compute it with torch. Or: {OR_HOST}",
+    ),
+    "A view was created in no_grad mode": (
+        "the derivative of a rule that writes",
+        "a kernel that it launches, or a write in place, has no derivative: it writes "
+        "to a part of a tensor that forward saved.",
+        "Launch the kernel in a Function of its own that has a backward, or write the "
+        "rule without kernels and writes in place.",
+    ),
+    r"([Ff]unction.* returned an (?:incorrect number of|invalid) gradient.*"
+    r"|expected Variable or None.*)": (
+        "the result of backward",
+        r"\1.",
+        "PyTorch raises it too: correct backward.",
+    ),
+}
 
 
 def _refused(error: Exception) -> TorchRefusal:
@@ -295,38 +326,23 @@ def _refused(error: Exception) -> TorchRefusal:
     unused = of_unused(error)
     if unused is not None:
         return unused
-    if re.search(_OF_LIBRARY, f"{type(error).__name__}: {error}"):
-        return TorchRefusal(
-            operation="an operation of torch.library",
-            reason="jaxfn can't see which operations it computes or launches.",
-            way_out=f"Call the function itself, without torch.library. Or: {OR_HOST}",
-            where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
-        )
-    higher = re.search(r"HigherOrderOperator (\w+)", str(error))
-    if higher:
-        return TorchRefusal(
-            operation=f"torch.{higher[1]}",
-            reason="jaxfn does not trace the functions that are passed to it.",
-            way_out="Write the condition or the loop in Python: jaxfn traces both "
-            f"sides of an `if` and each step of a `for`. Or: {OR_HOST}",
-            where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
-        )
-    if "A view was created in no_grad mode" in str(error):
-        return TorchRefusal(
-            operation="the derivative of a rule that writes",
-            reason="a kernel that it launches, or a write in place, has no derivative: "
-            "it writes to a part of a tensor that forward saved.",
-            way_out="Launch the kernel in a Function of its own that has a backward, or "
-            "write the rule without kernels and writes in place.",
-            where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
-        )
-    words = str(error).strip().splitlines()
+    lines = str(error).strip().splitlines()
+    words = (
+        _operation(error),
+        f"torch raised {type(error).__name__} while it was traced without values: "
+        f"{lines[0].rstrip('.') if lines else ''}.",
+        "If PyTorch raises it for tensors of these shapes and dtypes too, correct the "
+        f"call. Or: {OR_HOST}",
+    )
+    for pattern, texts in _WORDS.items():
+        if found := re.search(pattern, f"{type(error).__name__}: {error}"):
+            words = map(found.expand, texts)
+            break
+    operation, reason, way_out = words
     return TorchRefusal(
-        operation=_operation(error),
-        reason=f"torch raised {type(error).__name__} while it was traced without "
-        f"values: {words[0] if words else ''}.",
-        way_out="If PyTorch raises it for tensors of these shapes and dtypes too, "
-        f"correct the call. Or: {OR_HOST}",
+        operation=operation,
+        reason=reason,
+        way_out=way_out,
         where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
     )
 
