@@ -95,7 +95,7 @@ class TorchModel:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(torch.nn.Module, name):
+        if name.startswith("_") or not hasattr(self._module, name):
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=self)
         raise AttributeError(

@@ -158,7 +158,7 @@ def _unfit(step: Operation, error: Exception) -> TorchRefusal:
         return TorchRefusal(
             operation=step.name,
             reason="its arguments are on a mesh whose axes are explicit, and PyTorch "
-            f"does not say how results are split: {str(error).rstrip('.')}.",
+            f"does not say how results are split: {error}",
             way_out="Make the mesh with axis_types=(jax.sharding.AxisType.Auto,) for "
             "each axis: XLA then chooses.",
             where=step.where,

@@ -315,8 +315,8 @@ _WORDS = {
     r"([Ff]unction.* returned an (?:incorrect number of|invalid) gradient.*"
     r"|expected Variable or None.*)": (
         "the result of backward",
-        r"\1.",
-        "PyTorch raises it too: correct backward.",
+        r"PyTorch raises: \1.",
+        "Correct backward.",
     ),
 }
 
