@@ -320,7 +320,6 @@ def _shardings(mesh: Any, axes: _Axes, arrays: Sequence[Any]) -> tuple[Any, ...]
 
 def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
     """Return the function as one that XLA's partitioner splits by the rule."""
-
     fn = _in_settings_of_now(fn)
 
     def whole(*args: Any) -> tuple[Any, ...]:

@@ -175,10 +175,10 @@ def _mesh_of(args: Any) -> Any:
     """
     for x in jax.tree.leaves(args):
         mesh = getattr(getattr(x, "sharding", None), "mesh", None)
+        axes = mesh.axis_types if isinstance(mesh, jax.sharding.Mesh) else ()
         is_set = not jax.sharding.get_abstract_mesh().empty
-        if isinstance(mesh, jax.sharding.Mesh) and not is_set:
-            if jax.sharding.AxisType.Explicit in mesh.axis_types:
-                return jax.set_mesh(mesh)
+        if jax.sharding.AxisType.Explicit in axes and not is_set:
+            return jax.set_mesh(mesh)
     return contextlib.nullcontext()
 
 

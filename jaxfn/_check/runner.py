@@ -282,8 +282,8 @@ def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
             raise Skip("no backward rule") from error
         if messages.ONCE in text:
             raise Skip("refused: once_differentiable") from error
+        needs_values = isinstance(error, internals.NEEDS_VALUES)
         in_jit = results.get("value under jit")
-        if isinstance(error, internals.NEEDS_VALUES) and in_jit:
-            if in_jit.status == "FAIL":  # and has told why it can't be traced
-                raise Skip("builds on 'value under jit', which failed") from error
+        if needs_values and in_jit is not None and in_jit.status == "FAIL":
+            raise Skip("builds on 'value under jit', which failed") from error
         raise

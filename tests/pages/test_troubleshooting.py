@@ -76,14 +76,6 @@ def refusals():
                 found = node.args[1:2]
             for text in filter(None, words.messages(ast.Tuple(found))):
                 yield f"{path.name}:{node.lineno}", text
-    tracer = ast.parse((ROOT / "jaxfn/torch/_trace/tracer.py").read_text())
-    for node in ast.walk(tracer):  # by torch's words
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_WORDS":
-            assert isinstance(node.value, ast.Dict)
-            for value in node.value.values:
-                assert isinstance(value, ast.Tuple)
-                for text in filter(None, words.messages(ast.Tuple(value.elts[1:2]))):
-                    yield f"tracer.py:{value.lineno}", text
 
 
 REFUSALS = dict(refusals())

@@ -175,12 +175,12 @@ def _may_need_jvp(arrays: Sequence[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _named(graph: GraphFunction) -> Iterator[None]:
+def _named(name: str, rule: str) -> Iterator[None]:
     """Let a refusal name the function that it comes from."""
     try:
         yield
     except TorchRefusal as refusal:
-        raise refusal.of(graph.name, graph.rule) from None
+        raise refusal.of(name, rule) from None
 
 
 class _ForwardRules(GraphRules):
@@ -207,7 +207,7 @@ class _ForwardRules(GraphRules):
             return outs, saved, layout
         # Residuals have no derivative of their own: backward has one by the arguments.
         key, xs = self._split(list(map(gate, arrays)))
-        with _named(self._graph):
+        with _named(self._graph.name, self._graph.rule):
             results, residuals = joint.forward(xs, key)
         outs = graph_outputs(results)
         layout = outs.spec
@@ -268,5 +268,5 @@ class _BackwardRules(GraphRules):
         key, arrays = self._split(flat)
         n = len(arrays) - self._n_extra
         residuals = dict(zip(self._places, arrays[n:], strict=True))
-        with _named(self._graph):
+        with _named(self._graph.name, self._graph.rule):
             return graph_outputs(self._joint.backward(arrays[:n], residuals, key))

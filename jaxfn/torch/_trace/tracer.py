@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxfn.torch._base import (
     OR_HOST,
@@ -284,39 +284,47 @@ def _too_many(path: Path) -> TorchRefusal:
     )
 
 
-# What torch says, by a pattern: the operation, the reason and the way out.
+class _Words(NamedTuple):
+    """The parts of a refusal; a reference to a group stands for what torch says."""
+
+    operation: str
+    reason: str
+    way_out: str
+
+
+# For what torch says, by a pattern.
 _WORDS = {
     # A user's operation that writes to its arguments, or one without a function for
     # tensors without values.
     r"custom \(non-ATen\) operator|no fake impl"
-    r"|UnsupportedOperatorException: (?!aten\.)": (
-        "an operation of torch.library",
-        "jaxfn can't see which operations it computes or launches.",
-        f"Call the function itself, without torch.library. Or: {OR_HOST}",
+    r"|UnsupportedOperatorException: (?!aten\.)": _Words(
+        operation="an operation of torch.library",
+        reason="jaxfn can't see which operations it computes or launches.",
+        way_out=f"Call the function itself, without torch.library. Or: {OR_HOST}",
     ),
-    r"HigherOrderOperator (\w+)": (
-        r"torch.\1",
-        "jaxfn does not trace the functions that are passed to it.",
-        "Write the condition or the loop in Python: jaxfn traces both sides of an `if` "
-        f"and each step of a `for`. Or: {OR_HOST}",
+    r"HigherOrderOperator (\w+)": _Words(
+        operation=r"torch.\1",
+        reason="jaxfn does not trace the functions that are passed to it.",
+        way_out="Write the condition or the loop in Python: jaxfn traces both sides of "
+        f"an `if` and each step of a `for`. Or: {OR_HOST}",
     ),
-    r"\.numpy\(\) is not supported": (
-        "a NumPy array of a tensor",
-        "it is traced without values.",
-        f"Compute it with torch. Or: {OR_HOST}",
+    r"\.numpy\(\) is not supported": _Words(
+        operation="a NumPy array of a tensor",
+        reason="it is traced without values.",
+        way_out=f"Compute it with torch. Or: {OR_HOST}",
     ),
-    "A view was created in no_grad mode": (
-        "the derivative of a rule that writes",
-        "a kernel that it launches, or a write in place, has no derivative: it writes "
-        "to a part of a tensor that forward saved.",
-        "Launch the kernel in a Function of its own that has a backward, or write the "
-        "rule without kernels and writes in place.",
+    "A view was created in no_grad mode": _Words(
+        operation="the derivative of a rule that writes",
+        reason="a kernel that it launches, or a write in place, has no derivative: it "
+        "writes to a part of a tensor that forward saved.",
+        way_out="Launch the kernel in a Function of its own that has a backward, or "
+        "write the rule without kernels and writes in place.",
     ),
     r"([Ff]unction.* returned an (?:incorrect number of|invalid) gradient.*"
-    r"|expected Variable or None.*)": (
-        "the result of backward",
-        r"PyTorch raises: \1.",
-        "Correct backward.",
+    r"|expected Variable or None.*)": _Words(
+        operation="the result of backward",
+        reason=r"PyTorch raises: \1.",
+        way_out="Correct backward.",
     ),
 }
 
@@ -326,23 +334,20 @@ def _refused(error: Exception) -> TorchRefusal:
     unused = of_unused(error)
     if unused is not None:
         return unused
-    lines = str(error).strip().splitlines()
-    words = (
-        _operation(error),
-        f"torch raised {type(error).__name__} while it was traced without values: "
-        f"{lines[0].rstrip('.') if lines else ''}.",
-        "If PyTorch raises it for tensors of these shapes and dtypes too, correct the "
-        f"call. Or: {OR_HOST}",
+    said = str(error).strip().partition("\n")[0].rstrip(".")
+    words = _Words(
+        operation=_operation(error),
+        reason=f"torch raised {type(error).__name__} while it was traced without "
+        f"values: {said}.",
+        way_out="If PyTorch raises it for tensors of these shapes and dtypes too, "
+        f"correct the call. Or: {OR_HOST}",
     )
     for pattern, texts in _WORDS.items():
         if found := re.search(pattern, f"{type(error).__name__}: {error}"):
-            words = map(found.expand, texts)
+            words = _Words(*map(found.expand, texts))
             break
-    operation, reason, way_out = words
     return TorchRefusal(
-        operation=operation,
-        reason=reason,
-        way_out=way_out,
+        **words._asdict(),
         where=place_of(error.__traceback__) or _noted(error, experimental.PLACE),
     )
 
