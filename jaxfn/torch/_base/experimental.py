@@ -439,7 +439,33 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
 
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
-    return dict(name("default_decompositions")().items())
+    grouped = torch.ops.aten._grouped_mm.default
+    return dict(name("default_decompositions")().items()) | {grouped: _grouped_mm}
+
+
+def _grouped_mm(
+    a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
+    """Return products by groups, for example of experts, which end at `offs`.
+
+    Without values torch takes bfloat16 alone. A group is taken by a mask, because its
+    size is a value.
+    """
+    if bias is not None or out_dtype is not None:
+        return NotImplemented
+    if offs is None:
+        return torch.bmm(a, b)
+    ends, size = offs.view(-1, 1), a.shape[0 if b.dim() == 3 else 1]
+    size = b.shape[1] if a.dim() == 3 else size
+    places = torch.arange(size, device=a.device).view(1, -1)
+    starts = torch.nn.functional.pad(ends, (0, 0, 1, 0))[:-1]
+    own = (starts <= places) & (places < ends)  # groups, places
+    zero = torch.zeros((), dtype=a.dtype, device=a.device)
+    if a.dim() == 2:
+        rows = own.unsqueeze(2) if b.dim() == 3 else own.unsqueeze(1)
+        found = torch.matmul(torch.where(rows, a, zero), b)
+        return found.sum(0) if b.dim() == 3 else found
+    return torch.matmul(a, torch.where(own.unsqueeze(1), b, zero)).sum(0)
 
 
 # ---- operations of torch.library

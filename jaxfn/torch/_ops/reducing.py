@@ -52,6 +52,21 @@ rows(
 )
 
 
+@row("aten.histc")
+def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:  # noqa: A002
+    """Count the elements in bins of one width; those beside them don't count."""
+    x = x.reshape(-1)
+    low, high = jnp.asarray(min, x.dtype), jnp.asarray(max, x.dtype)
+    if min == max:
+        low, high = (jnp.min(x), jnp.max(x)) if x.size else (low, high)
+        is_point = low == high
+        low, high = low - is_point, high + is_point
+    place = ((x - low) * bins / (high - low)).astype(jnp.int32)
+    inside = (low <= x) & (x <= high)
+    place = jnp.where(inside, jnp.minimum(place, bins - 1), bins)
+    return jnp.zeros(bins, x.dtype).at[place].add(1, mode="drop")
+
+
 def _at(fn: Any) -> Any:
     """Return the row for the position of the first maximum (or minimum), or nan."""
 
