@@ -38,8 +38,9 @@ from jaxfn._core import (
     split,
     with_batch_rule,
 )
-from jaxfn._rule_errors import place_of
+from jaxfn._rule_errors import noted, place_of
 
+shown = messages.shown
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 
 DECORATORS: tuple[Any, ...] = (
@@ -320,8 +321,9 @@ class JaxRules(Rules):
     # ---- the function
 
     def value_with_batch(self, *arrays: Any) -> Outputs:
-        out = self._definition.fun(*self.whole(arrays))
-        outs = _outputs(out)
+        fun = self._definition.fun
+        with noted(self.name, "", fun):
+            outs = _outputs(fun(*self.whole(arrays)))
         self._returned = _structure(outs)
         return outs
 
@@ -339,35 +341,47 @@ class JaxRules(Rules):
         flags = self._with_nondiff(
             self._spec_filled(False).join(batched), dict.fromkeys(self._nondiff, False)
         )
-        result = rule(size, flags, *self.whole(arrays))
+        with noted(self.name, "def_vmap", rule):
+            result = rule(size, flags, *self.whole(arrays))
+            said = f"custom vmap rule ({_name(rule)}) for function {self.name}"
+            return self._batched(result, size, said)
+
+    def _batched(self, result: Any, size: int, said: str) -> tuple[Outputs, Outputs]:
+        """Check the result of a batch rule; `said` names the rule."""
         if not is_pair(result):
-            raise TypeError(
-                f"custom vmap rule ({_name(rule)}) must return a pair, the output and "
-                f"whether it is batched: expected two values, got {result!r}."
+            raise messages.RuleTypeError(
+                f"{said} must return a pair, the output and whether it is batched: "
+                f"expected two values, got {shown(result)}."
             )
         out, out_batched = result
         got, of_flags = map(tree_util.tree_structure, (out, out_batched))
-        expected = self._returned[0]
-        if got != of_flags:
-            raise ValueError(
-                "structure of output value and output batching specification returned "
-                f"by custom vmap rule ({_name(rule)}) do not match: expected for each "
-                f"output whether it is batched, in the structure {got}, got {of_flags}."
-            )
+        expected, types = self._returned
         if got != expected:
-            raise ValueError(
-                f"structure of output returned by custom vmap rule ({_name(rule)}) "
-                "does not match that of original custom-vmapped function: expected the "
-                f"structure {expected}, got {got}."
+            raise messages.RuleValueError(
+                f"structure of output returned by {said} does not match that of "
+                "original custom-vmapped function: expected an output of the structure "
+                f"{expected}, got {shown(out)}."
+            )
+        if got != of_flags:
+            raise messages.RuleValueError(
+                "structure of output value and output batching specification returned "
+                f"by {said} do not match: expected True or False for each output, in "
+                f"the structure {got}, got {shown(out_batched)}."
             )
         flags = tree_util.tree_leaves(out_batched)
         if not all(isinstance(x, (bool, np.bool_)) for x in flags):
-            raise TypeError(
-                f"custom vmap rule ({_name(rule)}) must return for each output whether "
-                f"it is batched along axis 0: expected True or False, got {out_batched}"
-                ". (An axis is what the vmap of a jaxfn.Function returns.)"
+            raise messages.RuleTypeError(
+                f"{said} must return for each output whether it is batched along axis "
+                f"0: expected True or False, got {shown(out_batched)}. (An axis is "
+                "what the vmap of a jaxfn.Function returns.)"
             )
         outs = _outputs(out)
+        for i, (x, flag, (shape, dtype)) in enumerate(
+            zip(outs.arrays, flags, types, strict=True)
+        ):
+            # JAX checks no shape, and would take another axis for the batch.
+            if x.shape != ((size, *shape) if flag else shape):
+                raise _misshapen(said, i, x, (size, *shape), dtype, flag)
         return outs, Outputs(flags, outs.spec)
 
     def _spec_filled(self, x: Any) -> Any:
@@ -538,6 +552,20 @@ def _outputs(out: Any) -> Outputs:
     """Make `Outputs` of the result of a JAX function: all its leaves are arrays."""
     arrays, spec = split(tree_util.tree_map(jnp.asarray, out))
     return Outputs(arrays, Layout(spec, [spec], type(out)))
+
+
+def _misshapen(
+    said: str, i: int, got: Any, batched: tuple[int, ...], dtype: Any, flag: bool
+) -> Exception:
+    """Make the error for an output of a batch rule that has another shape."""
+    shape = batched if flag else batched[1:]
+    kind = "batch axis in front" if flag else "not batched, because its flag is False"
+    hint = " Return True for an output with a batch axis." if not flag else ""
+    return messages.RuleValueError(
+        f"{said} must return the outputs of the function for all examples: for output "
+        f"{i} expected {short(jax.ShapeDtypeStruct(shape, dtype))} ({kind}), got "
+        f"{short(got)}.{hint}"
+    )
 
 
 def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:

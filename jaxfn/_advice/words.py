@@ -9,10 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_STATIC = (
+APPLY = (
     "If it is a flag or a size, pass a Python value that jit does not trace: "
     "`jax.jit(lambda x: {name}.apply(x, True))`, or jit with static_argnums."
 )
+"""How to pass a static value to a class."""
+NONDIFF = (
+    "If it is a flag or a size, name the argument in nondiff_argnums (or "
+    "nondiff_argnames), and pass a Python value that jit does not trace."
+)
+"""How to pass a static value to a rule in JAX's terms."""
 _NUMPY = (
     "`{rule}` gave a traced array to NumPy (or SciPy): expected jax.numpy operations,"
     " because a traced array has no values (under jit, vmap, scan and on devices). "
@@ -22,13 +28,13 @@ _NUMPY = (
 _TRUTH = (
     "`{rule}` asked whether a traced array is true (if, while, and, or, not). A "
     "traced array has no value (under jit, vmap and scan). Write jnp.where(cond, a, "
-    "b), or jax.lax.cond; for a loop that a value ends, jax.lax.while_loop. "
-) + _STATIC
+    "b), or jax.lax.cond; for a loop that a value ends, jax.lax.while_loop. {static}"
+)
 _READS = (
     "`{rule}` read the value of a traced array, as int(x), float(x), x.item(), "
     "range(n) and jnp.zeros(n) do. A traced array has none (under jit, vmap and "
-    "scan). Keep the array and compute with jax.numpy. "
-) + _STATIC
+    "scan). Keep the array and compute with jax.numpy. {static}"
+)
 _MASK = (
     "`{rule}` took elements by a boolean mask, so a shape depends on values. Write "
     "jnp.where(mask, v, x) for x[mask] = v (mask[:, None] if it is a mask of rows), "
@@ -184,12 +190,12 @@ _METHODS = {
 _DRAWS = "bernoulli|multinomial|normal_|uniform_|rand\\w*|manual_seed|dropout"
 
 
-def note_on(error: Exception, name: str, rule: str) -> str:
+def note_on(error: Exception, static: str, rule: str) -> str:
     """Return the note on an error of a rule; "" if its kind is not known.
 
     Args:
         error: The error.
-        name: Name of the Function.
+        static: How to pass a static value.
         rule: Name of the Function and the rule.
     """
     for kind, pattern, text in _ROWS:
@@ -198,7 +204,7 @@ def note_on(error: Exception, name: str, rule: str) -> str:
             words = found.groupdict()
             method = words.get("method") or ""
             return text.format(
-                name=name,
+                static=static,
                 rule=rule,
                 op=_in_jax(words.get("op") or "") or "a function of jax.numpy",
                 method=method,
