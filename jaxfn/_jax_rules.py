@@ -400,27 +400,33 @@ class JaxRules(Rules):
             return outs, list(arrays), layout
         fwd, symbolic = self._vjp.rules[0], self._vjp.options["symbolic_zeros"]
         inputs = list(map(CustomVJPPrimal, arrays, perturbed)) if symbolic else arrays
-        result = fwd(*self.whole(inputs))
-        said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
-        if not is_pair(result):
-            raise TypeError(
-                f"{said} a pair (list or tuple of length two): expected the outputs "
-                f"and the residuals, got {result!r}."
-            )
-        outs = _outputs(result[0])
-        # As in JAX, compare the two only if the function was traced too.
-        if self._returned not in (None, _structure(outs)):
-            raise TypeError(
-                f"{said} a pair whose first element has the structure and types of the "
-                f"function's result: expected {_written(self._returned)}, got "
-                f"{_written(_structure(outs))}."
-            )
+        with noted(self.name, "fwd", fwd):
+            result = fwd(*self.whole(inputs))
+            outs = self._checked_outputs(result, fwd)
         saved, spec = split(result[1], holds)
         saved = list(map(as_jax, saved))
         layout: Layout = outs.spec
         layout.saved, layout.perturbed, layout.asked = spec, perturbed, symbolic
         # A jvp rule in JAX's terms gets the arguments, and no residuals.
         return list(outs.arrays), [*arrays, *saved] if self.has_jvp else saved, layout
+
+    def _checked_outputs(self, result: Any, fwd: Any) -> Outputs:
+        """Return the outputs in the result of fwd."""
+        said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
+        if not is_pair(result):
+            raise messages.RuleTypeError(
+                f"{said} a pair (list or tuple of length two): expected the outputs "
+                f"and the residuals, got {shown(result)}."
+            )
+        outs = _outputs(result[0])
+        # As in JAX, compare the two only if the function was traced too.
+        if self._returned not in (None, _structure(outs)):
+            raise messages.RuleTypeError(
+                f"{said} a pair whose first element has the structure and types of the "
+                f"function's result: expected {_written(self._returned)}, got "
+                f"{_written(_structure(outs))}."
+            )
+        return outs
 
     def backward(self, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
         """Call bwd with these cotangents, in the form that JAX gives them."""
@@ -432,14 +438,13 @@ class JaxRules(Rules):
             [self._zero(a) if ct is None else ct for a, ct in pairs]
         )
         n = len(self._types) if self.has_jvp else 0
-        found = bwd(*self._nondiff.values(), layout.saved.join(saved[n:]), whole)
-        parts = self._cotangents(found, f"{_name(bwd)} for function {self.name}")
-        if self.native:
-            return parts  # JAX checks them
-        return [
-            self._cotangent(ct, aval, f"{_name(bwd)} for function {self.name}")
-            for ct, aval in zip(parts, self._types, strict=True)
-        ]
+        said = f"Custom VJP bwd rule {_name(bwd)} for function {self.name} must produce"
+        with noted(self.name, "bwd", bwd):
+            found = bwd(*self._nondiff.values(), layout.saved.join(saved[n:]), whole)
+            parts = self._cotangents(found, said)
+            if self.native:
+                return parts  # JAX checks them
+            return [self._cotangent(ct, i, said) for i, ct in enumerate(parts)]
 
     def _zero(self, aval: Any) -> Any:
         """Make the zero cotangent that bwd gets from jax.custom_vjp for this type."""
@@ -450,15 +455,18 @@ class JaxRules(Rules):
             return np.zeros(aval.shape, jax.dtypes.float0)  # only NumPy has it
         return internals.zeros(aval)
 
-    def _cotangents(self, found: Any, rule_name: str) -> list[Any]:
+    def _cotangents(self, found: Any, said: str) -> list[Any]:
         """Return the cotangents (or None) of the arrays, from bwd's result."""
-        n, tree = len(self.specs), tree_util.tree_structure(found)
+        n = len(self.specs)
         if not isinstance(found, (tuple, list)) or len(found) != n:
-            raise TypeError(
-                f"Custom VJP bwd rule {rule_name} must produce a tuple of length equal "
-                f"to the number of arguments to the primal function: expected {n} "
-                "cotangents (None for zero), also one in a tuple, `return (ct,)`, got "
-                f"{tree}."
+            one = "1 cotangent (None for zero) in a tuple, `return (ct,)`"
+            several = f"{n} cotangents (None for zero)"
+            fixed = ", ".join(map(str, self._nondiff))
+            none = f" (The arguments of nondiff_argnums, {fixed}, have none.)"
+            raise messages.RuleTypeError(
+                f"{said} a tuple of length equal to the number of arguments to the "
+                f"primal function: expected {one if n == 1 else several}, got "
+                f"{shown(found)}.{none if fixed else ''}"
             )
         try:
             pairs = [
@@ -466,32 +474,58 @@ class JaxRules(Rules):
             ]
         except ValueError:
             expected = tree_util.treedef_tuple([spec.treedef for spec in self.specs])
-            raise TypeError(
-                f"Custom VJP bwd rule {rule_name} must produce an output with the same "
-                "container (pytree) structure as the args tuple of the primal "
-                f"function: expected {expected}, got {tree}."
+            raise messages.RuleTypeError(
+                f"{said} an output with the same container (pytree) structure as the "
+                f"args tuple of the primal function: expected {expected}, got "
+                f"{tree_util.tree_structure(found)}."
             ) from None
         return [ct for ct, leaf in pairs if leaf is ARRAY]
 
-    def _cotangent(self, ct: Any, aval: Any, rule_name: str) -> Any:
-        """Check one cotangent, as strictly as JAX does: nothing is summed or cast.
+    def _cotangent(self, ct: Any, i: int, said: str) -> Any:
+        """Check the i-th cotangent, as strictly as JAX does: nothing is summed or cast.
 
         As in JAX, it must have the shape of the argument, but may have another dtype.
         """
+        aval = self._types[i]
         is_zero = ct is None or isinstance(ct, internals.SymbolicZero)
         if is_zero or aval.dtype == jax.dtypes.float0:
             return None
+        if not (holds(ct) or hasattr(ct, "__jax_array__")):
+            raise messages.RuleTypeError(
+                f"{said} arrays, or None for zero: for {self._argument(i)} expected "
+                f"{short(aval)}, got {shown(ct)}."
+            )
         # A Python number gets the dtype of the argument. If x64 was on for the
         # derivative and is off now, JAX has only 32 bits.
         if not hasattr(ct, "dtype"):
             ct = jnp.asarray(ct, jax.dtypes.canonicalize_dtype(aval.dtype))
         ct = as_jax(ct)
         if ct.shape != aval.shape:
-            raise ValueError(
-                f"Custom VJP bwd rule {rule_name} must produce cotangents of the "
-                f"shapes of the arguments: expected {short(aval)}, got {short(ct)}."
+            way_out = (
+                "Sum it over the axes along which the function broadcast the argument."
+                if ct.size > aval.size
+                else "Don't sum it: each element of the argument has a cotangent."
+            )
+            raise messages.RuleValueError(
+                f"{said} cotangents of the shapes of the arguments: for "
+                f"{self._argument(i)} expected {short(aval)}, got {short(ct)}. "
+                f"{way_out}"
             )
         return ct
+
+    def _argument(self, i: int) -> str:
+        """Name the argument that holds the i-th array, for a message."""
+        owners = [j for j, s in enumerate(self.specs) for _ in range(s.n_arrays)]
+        places = self._with_nondiff(
+            range(len(self.specs)), dict.fromkeys(self._nondiff)
+        )
+        position = places.index(owners[i])
+        try:
+            parameters = list(inspect.signature(self._definition.fun).parameters)
+        except ValueError:  # a builtin, which may have no signature
+            parameters = []
+        name = f" (`{parameters[position]}`)" if position < len(parameters) else ""
+        return f"argument {position}{name}"
 
     # ---- the forward rule
 
@@ -532,10 +566,12 @@ class JaxRules(Rules):
         def of_defjvp(primals: Any, tangents: Any) -> Any:
             pairs = zip(blank, tangents, strict=True)
             args = self._others(primals), tuple([s.join(t) for s, t in pairs])
-            return rule(*self._nondiff.values(), *args)
+            with noted(self.name, "jvp", rule):
+                return rule(*self._nondiff.values(), *args)
 
         def of_defjvps(tangent: Any, out: Any, *primals: Any) -> Any:
-            return rule(blank[i].join(tangent), out, *self._others(primals))
+            with noted(self.name, "jvp", rule):
+                return rule(blank[i].join(tangent), out, *self._others(primals))
 
         own: Any = of_defjvp if self._jvp.method == "defjvp" else of_defjvps
         return functools.wraps(rule, updated=())(own)

@@ -109,6 +109,74 @@ def test_what_a_note_says_runs(method):
         eval(code, names)
 
 
+def decorated(rule_name, mistake):
+    """A decorated function of which one rule is mistaken; and what runs this rule."""
+
+    @jaxfn.custom_function
+    def f(x):
+        return mistake(x) if rule_name == "" else 2 * x
+
+    def fwd(x):
+        return (mistake(x) if rule_name == "fwd" else 2 * x), x
+
+    def bwd(x, g):
+        return (2 * (mistake(g) if rule_name == "bwd" else g),)
+
+    if rule_name == "def_vmap":
+        f.def_vmap(lambda size, batched, x: (mistake(x), True))
+        return jax.vmap(f)
+    if rule_name == "jvp":
+        f.defjvp(lambda p, t: (f(*p), mistake(t[0])))
+        return lambda x: jax.jvp(f, (x,), (x,))
+    if rule_name == "jvps":
+        f.defjvps(lambda t, out, x: mistake(t))
+        return lambda x: jax.jvp(f, (x,), (x,))
+    f.defvjp(fwd, bwd)
+    return f if rule_name == "" else jax.grad(lambda x: f(x).sum())
+
+
+MISTAKES = {
+    "NumPy": (lambda x: jnp.asarray(np.sin(x)), "gave a traced array to NumPy.*host_f"),
+    "if": (lambda x: x if x.sum() > 0 else -x, r"jnp.where\(cond, a, b\).*nondiff_arg"),
+    "int": (lambda x: x * int(x.sum()), "Keep the array.*nondiff_argnums"),
+    "a mask": (lambda x: x[x > 0], r"jnp.where\(mask, x, 0\)"),
+    "a write": (lambda x: in_place(None, x), r"x.at\[i\].set\(v\)"),
+    "a method": (lambda x: x.clamp(0), r"jnp.clip\(x, lower, upper\)"),
+}
+
+
+@pytest.mark.parametrize("rule", ["", "fwd", "bwd", "jvp", "jvps", "def_vmap"])
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_rule_of_a_decorated_function_has_the_same_notes(kind, rule):
+    mistake, way_out = MISTAKES[kind]
+    with pytest.raises(Exception, match=way_out) as error:
+        jax.jit(decorated(rule, mistake))(X)
+    assert not isinstance(error.value, jaxfn.RuleError)  # the type is JAX's own
+    name = {"": "f", "jvps": "f.jvp"}.get(rule, f"f.{rule}")
+    assert noted(error.value).startswith(f"`{name}` ")
+
+
+@pytest.mark.parametrize("kind", ["a write", "a method"])
+def test_a_decorated_function_outside_of_a_trace_too(kind):
+    mistake, way_out = MISTAKES[kind]
+    with pytest.raises((TypeError, AttributeError), match=way_out):
+        decorated("", mistake)(X)
+
+
+def test_a_flag_of_a_decorated_function_that_jit_traces():
+    @jaxfn.custom_function
+    def f(x, flag):
+        return x if flag else -x
+
+    f.defvjp(lambda x, flag: (f(x, flag), None), lambda _, g: (g, None))
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="nondiff_argnums"):
+        jax.jit(lambda x: f(x, True))(X)
+    # What the note says.
+    f = jaxfn.custom_function(f.fun, nondiff_argnums=1)
+    f.defvjp(lambda x, flag: (f(x, flag), None), lambda flag, _, g: (g,))
+    assert jax.jit(lambda x: f(x, False))(X).tolist() == (-X).tolist()
+
+
 @pytest.mark.parametrize("kind", ["a write", "a method"])
 def test_outside_of_a_trace_too(kind):
     forward, way_out = WORDS[kind]
