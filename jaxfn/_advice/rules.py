@@ -101,7 +101,18 @@ def _note_on_ctx(
             )
     if isinstance(error, AttributeError) and error.obj is ctx:
         return _missing_attribute(f"{name}.{rule_name}", ctx, str(error.name))
+    if rule_name in _LATE and re.search(_ON_A_TUPLE, str(error)) and ctx.saved_tensors:
+        n = len(ctx.saved_tensors)
+        names = "(x,)" if n == 1 else ", ".join("xyzuvw"[:n])
+        return (
+            f"`{name}.{rule_name}` used a tuple as an array. ctx.saved_tensors is a "
+            f"tuple, also if it holds one array: `{names} = ctx.saved_tensors`."
+        )
     return ""
+
+
+_ON_A_TUPLE = "'tuple'|can't multiply sequence"
+"""Words of Python's and JAX's errors on an operation of a tuple."""
 
 
 def _missing_attribute(rule: str, ctx: BackwardCFunction, attribute: str) -> str:

@@ -82,6 +82,16 @@ _DTYPE = (
     "x.view(shape), jnp.zeros((2, 3)) for zeros(2, 3), and keepdims=True for the "
     "second argument of x.sum(1, True)."
 )
+_WHILE = (
+    "`{rule}` took the reverse derivative of a while loop (jax.lax.while_loop, or "
+    "jax.lax.fori_loop with a traced number of steps), which JAX does not have. Write "
+    "fori_loop with Python numbers for its bounds, or jax.lax.scan; or define the "
+    "derivative of the loop in a Function of its own."
+)
+_HALF = (
+    "`{rule}` called a function that JAX does not have in half precision. Compute in "
+    "float32, and cast back: jnp.linalg.inv(x.astype(jnp.float32)).astype(x.dtype)."
+)
 _DELETED = (
     "`{rule}` got an array that no longer exists: an earlier call of a Function that "
     "marks it dirty, or a jit with donate_argnums, took its memory. Use the result of"
@@ -112,6 +122,9 @@ _ROWS: tuple[tuple[Any, str, str], ...] = (
     (AttributeError, rf"{_NO_METHOD}(?P<method>\w+)", _METHOD),
     (AttributeError, r"'jax\.numpy' has no attribute '(?P<method>\w+)'", _FUNCTION),
     (RuntimeError, "^Array has been deleted", _DELETED),
+    (ValueError, "^Reverse-mode differentiation does not work for lax.while", _WHILE),
+    (NotImplementedError, r"Unsupported dtype b?float16", _HALF),
+    (TypeError, r"does not accept dtype b?float16", _HALF),
 )
 """For each kind of error: its class, a pattern in its text, and the note."""
 

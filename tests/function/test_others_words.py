@@ -269,6 +269,83 @@ def test_a_dirty_array_that_is_used_again():
         f.apply(x)
 
 
+TUPLES = {
+    "minus": lambda m, g: g * (m - 0.1),
+    "behind": lambda m, g: 0.1 - m,
+    "product": lambda m, g: m * 2.0,
+    "jnp": lambda m, g: g * jnp.cos(m),
+    "negative": lambda m, g: -m,
+    "compared": lambda m, g: jnp.where(m > 0, g, 0),
+    "method": lambda m, g: m.sum() * g,
+}
+
+
+@pytest.mark.parametrize("kind", TUPLES)
+@pytest.mark.parametrize("n", [1, 2])
+def test_saved_tensors_without_a_comma(kind, n):
+    def forward(ctx, x):
+        ctx.save_for_backward(*[x] * n)
+        return 2 * x
+
+    f = function(
+        "F",
+        forward=forward,
+        backward=lambda ctx, g: TUPLES[kind](ctx.saved_tensors, g),
+    )
+    with pytest.raises((TypeError, AttributeError)) as error:
+        jax.grad(lambda x: f.apply(x).sum())(X)
+    way_out = {1: "`(x,) = ctx.saved_tensors`", 2: "`x, y = ctx.saved_tensors`"}[n]
+    assert noted(error.value).startswith("`F.backward` used a tuple")
+    assert way_out in noted(error.value)
+
+
+def test_another_tuple_is_no_saved_one():
+    f = function(
+        "F", forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: g * (1, 2.0)
+    )
+    with pytest.raises(TypeError) as error:
+        jax.grad(lambda x: f.apply(x).sum())(X)
+    assert "ctx.saved_tensors" not in str(error.value.__notes__)
+
+
+def looped(steps):
+    """A rule that computes its derivative with a loop."""
+
+    def backward(ctx, g):
+        n = 3 if steps == "known" else jnp.int32(3)
+
+        def run(x):
+            return jax.lax.fori_loop(0, n, lambda _, u: 2 * u, x)
+
+        return jax.vjp(jax.jit(run), g)[1](g)[0]
+
+    return function("F", forward=lambda ctx, x: 8 * x, backward=backward)
+
+
+def test_reverse_mode_of_a_while_loop_inside_of_a_rule():
+    def gradient(f):
+        return jax.jit(jax.grad(lambda x: f.apply(x).sum()))(X)
+
+    with pytest.raises(ValueError, match="Reverse-mode differentiation") as error:
+        gradient(looped("traced"))
+    note = noted(error.value)
+    assert note.startswith("`F.backward` took the reverse derivative of a while loop")
+    assert "Python numbers" in note
+    assert gradient(looped("known")).tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_in_linear_algebra(dtype):
+    f = function("F", forward=lambda ctx, x: jnp.linalg.inv(x))
+    x = 2 * jnp.eye(2, dtype=dtype)
+    with pytest.raises((NotImplementedError, TypeError)) as error:
+        f.apply(x)
+    assert noted(error.value).startswith("`F.forward` called a function")
+    assert "jnp.linalg.inv(x.astype(jnp.float32)).astype(x.dtype)" in noted(error.value)
+    cast = jnp.linalg.inv(x.astype(jnp.float32)).astype(x.dtype)
+    assert (cast.dtype, cast[0, 0]) == (dtype, 0.5)
+
+
 # ---- tracebacks
 
 
