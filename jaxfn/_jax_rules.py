@@ -40,7 +40,6 @@ from jaxfn._core import (
 )
 from jaxfn._rule_errors import noted, place_of
 
-shown = messages.shown
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 
 DECORATORS: tuple[Any, ...] = (
@@ -351,7 +350,7 @@ class JaxRules(Rules):
         if not is_pair(result):
             raise messages.RuleTypeError(
                 f"{said} must return a pair, the output and whether it is batched: "
-                f"expected two values, got {shown(result)}."
+                f"expected two values, got {messages.shown(result)}."
             )
         out, out_batched = result
         got, of_flags = map(tree_util.tree_structure, (out, out_batched))
@@ -360,19 +359,19 @@ class JaxRules(Rules):
             raise messages.RuleValueError(
                 f"structure of output returned by {said} does not match that of "
                 "original custom-vmapped function: expected an output of the structure "
-                f"{expected}, got {shown(out)}."
+                f"{expected}, got {messages.shown(out)}."
             )
         if got != of_flags:
             raise messages.RuleValueError(
                 "structure of output value and output batching specification returned "
                 f"by {said} do not match: expected True or False for each output, in "
-                f"the structure {got}, got {shown(out_batched)}."
+                f"the structure {got}, got {messages.shown(out_batched)}."
             )
         flags = tree_util.tree_leaves(out_batched)
         if not all(isinstance(x, (bool, np.bool_)) for x in flags):
             raise messages.RuleTypeError(
                 f"{said} must return for each output whether it is batched along axis "
-                f"0: expected True or False, got {shown(out_batched)}. (An axis is "
+                f"0: expected True or False, got {messages.shown(out_batched)}. (An axis is "
                 "what the vmap of a jaxfn.Function returns.)"
             )
         outs = _outputs(out)
@@ -416,7 +415,7 @@ class JaxRules(Rules):
         if not is_pair(result):
             raise messages.RuleTypeError(
                 f"{said} a pair (list or tuple of length two): expected the outputs "
-                f"and the residuals, got {shown(result)}."
+                f"and the residuals, got {messages.shown(result)}."
             )
         outs = _outputs(result[0])
         # As in JAX, compare the two only if the function was traced too.
@@ -466,7 +465,7 @@ class JaxRules(Rules):
             raise messages.RuleTypeError(
                 f"{said} a tuple of length equal to the number of arguments to the "
                 f"primal function: expected {one if n == 1 else several}, got "
-                f"{shown(found)}.{none if fixed else ''}"
+                f"{messages.shown(found)}.{none if fixed else ''}"
             )
         try:
             pairs = [
@@ -493,7 +492,7 @@ class JaxRules(Rules):
         if not (holds(ct) or hasattr(ct, "__jax_array__")):
             raise messages.RuleTypeError(
                 f"{said} arrays, or None for zero: for {self._argument(i)} expected "
-                f"{short(aval)}, got {shown(ct)}."
+                f"{short(aval)}, got {messages.shown(ct)}."
             )
         # A Python number gets the dtype of the argument. If x64 was on for the
         # derivative and is off now, JAX has only 32 bits.
