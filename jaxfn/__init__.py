@@ -104,9 +104,6 @@ _TOOLS = {
 _ELSEWHERE = {
     "torch": "`import jaxfn.torch`, which needs PyTorch",
     "function": "jaxfn.once_differentiable, or jaxfn.autograd.function",
-    "graph": "jaxfn.autograd.graph",
-    "gradcheck": "jaxfn.autograd.gradcheck, or jaxfn.check",
-    "gradgradcheck": "jaxfn.autograd.gradgradcheck, or jaxfn.check",
     "custom_vjp": "jaxfn.custom_function, which has defvjp",
     "custom_jvp": "jaxfn.custom_function, which has defjvp and defjvps",
     "custom_vmap": "jaxfn.custom_function, which has def_vmap",

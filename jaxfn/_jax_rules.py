@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
+from jaxfn._class_rules import Parameters
 from jaxfn._core import (
     ARRAY,
     Arrays,
@@ -371,16 +372,22 @@ class JaxRules(Rules):
         if not all(isinstance(x, (bool, np.bool_)) for x in flags):
             raise messages.RuleTypeError(
                 f"{said} must return for each output whether it is batched along axis "
-                f"0: expected True or False, got {messages.shown(out_batched)}. (An axis is "
-                "what the vmap of a jaxfn.Function returns.)"
+                f"0: expected True or False, got {messages.shown(out_batched)}. (An "
+                "axis is what the vmap of a jaxfn.Function returns.)"
             )
         outs = _outputs(out)
-        for i, (x, flag, (shape, dtype)) in enumerate(
-            zip(outs.arrays, flags, types, strict=True)
-        ):
+        pairs = zip(outs.arrays, flags, types, strict=True)
+        for i, (x, flag, (shape, dtype)) in enumerate(pairs):
             # JAX checks no shape, and would take another axis for the batch.
-            if x.shape != ((size, *shape) if flag else shape):
-                raise _misshapen(said, i, x, (size, *shape), dtype, flag)
+            shape = (size, *shape) if flag else shape
+            if x.shape != shape:
+                raise messages.RuleValueError(
+                    f"{said} must return the outputs of the function for all examples: "
+                    f"for output {i} expected "
+                    f"{short(jax.ShapeDtypeStruct(shape, dtype))} ("
+                    + ("batch axis in front" if flag else "not batched: it has False")
+                    + f"), got {short(x)}. Return True for an output with a batch axis."
+                )
         return outs, Outputs(flags, outs.spec)
 
     def _spec_filled(self, x: Any) -> Any:
@@ -458,14 +465,13 @@ class JaxRules(Rules):
         """Return the cotangents (or None) of the arrays, from bwd's result."""
         n = len(self.specs)
         if not isinstance(found, (tuple, list)) or len(found) != n:
-            one = "1 cotangent (None for zero) in a tuple, `return (ct,)`"
-            several = f"{n} cotangents (None for zero)"
-            fixed = ", ".join(map(str, self._nondiff))
-            none = f" (The arguments of nondiff_argnums, {fixed}, have none.)"
             raise messages.RuleTypeError(
                 f"{said} a tuple of length equal to the number of arguments to the "
-                f"primal function: expected {one if n == 1 else several}, got "
-                f"{messages.shown(found)}.{none if fixed else ''}"
+                f"primal function: expected {n} cotangent{'' if n == 1 else 's'} (None "
+                "for zero)"
+                + (" in a tuple, `return (ct,)`" if n == 1 else "")
+                + f", got {messages.shown(found)}."
+                + (" Those of nondiff_argnums have none." if self._nondiff else "")
             )
         try:
             pairs = [
@@ -500,31 +506,29 @@ class JaxRules(Rules):
             ct = jnp.asarray(ct, jax.dtypes.canonicalize_dtype(aval.dtype))
         ct = as_jax(ct)
         if ct.shape != aval.shape:
-            way_out = (
-                "Sum it over the axes along which the function broadcast the argument."
-                if ct.size > aval.size
-                else "Don't sum it: each element of the argument has a cotangent."
-            )
             raise messages.RuleValueError(
                 f"{said} cotangents of the shapes of the arguments: for "
                 f"{self._argument(i)} expected {short(aval)}, got {short(ct)}. "
-                f"{way_out}"
+                + (
+                    "Sum it over the axes along which the function broadcasts the "
+                    "argument."
+                    if ct.size > aval.size
+                    else "Don't sum it: each element of the argument has a cotangent."
+                )
             )
         return ct
 
     def _argument(self, i: int) -> str:
         """Name the argument that holds the i-th array, for a message."""
-        owners = [j for j, s in enumerate(self.specs) for _ in range(s.n_arrays)]
-        places = self._with_nondiff(
-            range(len(self.specs)), dict.fromkeys(self._nondiff)
-        )
-        position = places.index(owners[i])
+        n = len(self._nondiff) + len(self.specs)
+        places = [j for j in range(n) if j not in self._nondiff]
+        pairs = zip(places, self.specs, strict=True)
+        place = [j for j, spec in pairs for _ in range(spec.n_arrays)][i]
         try:
-            parameters = list(inspect.signature(self._definition.fun).parameters)
+            found = Parameters.of(self._definition.fun, has_ctx=False)
         except ValueError:  # a builtin, which may have no signature
-            parameters = []
-        name = f" (`{parameters[position]}`)" if position < len(parameters) else ""
-        return f"argument {position}{name}"
+            return f"index {place}"
+        return found.label(place)
 
     # ---- the forward rule
 
@@ -587,20 +591,6 @@ def _outputs(out: Any) -> Outputs:
     """Make `Outputs` of the result of a JAX function: all its leaves are arrays."""
     arrays, spec = split(tree_util.tree_map(jnp.asarray, out))
     return Outputs(arrays, Layout(spec, [spec], type(out)))
-
-
-def _misshapen(
-    said: str, i: int, got: Any, batched: tuple[int, ...], dtype: Any, flag: bool
-) -> Exception:
-    """Make the error for an output of a batch rule that has another shape."""
-    shape = batched if flag else batched[1:]
-    kind = "batch axis in front" if flag else "not batched, because its flag is False"
-    hint = " Return True for an output with a batch axis." if not flag else ""
-    return messages.RuleValueError(
-        f"{said} must return the outputs of the function for all examples: for output "
-        f"{i} expected {short(jax.ShapeDtypeStruct(shape, dtype))} ({kind}), got "
-        f"{short(got)}.{hint}"
-    )
 
 
 def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:

@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "not batched": (
         lambda x: (x, False),
-        r"output 0 expected f32\[3\] \(not batched, .*got f32\[8,3\].*Return True",
+        r"output 0 expected f32\[3\] \(not batched: .*got f32\[8,3\].*Return True",
     ),
     "one example": (lambda x: (x[0], True), r"expected f32\[8,3\] .*got f32\[3\]"),
 }

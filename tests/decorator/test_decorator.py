@@ -535,19 +535,19 @@ def test_rules_that_break_their_contract(fwd, bwd, message):
 COTANGENTS = {
     "one too few": (
         lambda n, _, g: (g,),
-        r"expected 2 cotangents .*, got \(f32\[3\],\)\..*argnums, 0, have none",
+        r"expected 2 cotangents .*, got \(f32\[3\],\)\..*of nondiff_argnums have none",
     ),
     "not summed": (
         lambda n, _, g: (g, g),
-        r"for argument 2 \(`y`\) expected f32\[\], got f32\[3\]\. Sum it over the axes",
+        r"for index 2 \(`y`\) expected f32\[\], got f32\[3\]\. Sum it over the axes",
     ),
     "summed": (
         lambda n, _, g: (g.sum(), g.sum()),
-        r"for argument 1 \(`x`\) expected f32\[3\], got f32\[\]\. Don't sum it",
+        r"for index 1 \(`x`\) expected f32\[3\], got f32\[\]\. Don't sum it",
     ),
     "text": (
         lambda n, _, g: ("abc", g.sum()),
-        r"for argument 1 \(`x`\) expected f32\[3\], got 'abc'",
+        r"for index 1 \(`x`\) expected f32\[3\], got 'abc'",
     ),
 }
 
@@ -574,9 +574,7 @@ def test_a_cotangent_of_an_element_names_its_argument():
     f = jaxfn.custom_function(lambda *xs: xs[0] + xs[1]["a"])
     f.defvjp(lambda *xs: (f(*xs), None), lambda _, g: (g, {"a": g, "b": g[None]}))
     f.defjvp(lambda p, t: (f(*p), t[0]))
-    with pytest.raises(
-        ValueError, match=r"for argument 1 expected f32\[\], got f32\[1"
-    ):
+    with pytest.raises(ValueError, match=r"for index 1 expected f32\[\], got f32\[1"):
         jax.grad(f)(jnp.float32(1), {"a": jnp.float32(1), "b": jnp.float32(1)})
 
 
