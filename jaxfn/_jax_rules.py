@@ -386,7 +386,8 @@ class JaxRules(Rules):
                     f"for output {i} expected "
                     f"{short(jax.ShapeDtypeStruct(shape, dtype))} ("
                     + ("batch axis in front" if flag else "not batched: it has False")
-                    + f"), got {short(x)}. Return True for an output with a batch axis."
+                    + f"), got {short(x)}."
+                    + ("" if flag else " Return True for one with a batch axis.")
                 )
         return outs, Outputs(flags, outs.spec)
 
