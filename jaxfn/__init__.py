@@ -101,11 +101,21 @@ _TOOLS = {
 """Modules of names that most programs never use; they are imported at first use."""
 
 
+_ELSEWHERE = {
+    "torch": "`import jaxfn.torch`, which needs PyTorch",
+    "function": "jaxfn.once_differentiable, or jaxfn.autograd.function",
+    "custom_vjp": "jaxfn.custom_function, which has defvjp",
+    "custom_jvp": "jaxfn.custom_function, which has defjvp and defjvps",
+    "custom_vmap": "jaxfn.custom_function, which has def_vmap",
+}
+"""What to write for names that jaxfn has under another name."""
+
+
 def __getattr__(name: str) -> Any:
     if name not in _TOOLS:
         text = f"module {__name__!r} has no attribute {name!r}"
-        if name == "torch":
-            text += ": write `import jaxfn.torch`, which needs PyTorch"
+        if name in _ELSEWHERE:
+            text += f": write {_ELSEWHERE[name]}"
         raise AttributeError(text)
     value = getattr(importlib.import_module(_TOOLS[name]), name)
     globals()[name] = value

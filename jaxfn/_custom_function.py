@@ -21,6 +21,7 @@ from jaxfn._jax_rules import (
     public_names,
     wholly_by_jax,
 )
+from jaxfn._rule_errors import noted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -348,7 +349,9 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             and not internals.is_transforming()
         ):
             # A batch rule gets arrays; so the function beside it does too.
-            return d.fun(*(args if d.last("def_vmap") is None else rules.whole(arrays)))
+            args = args if d.last("def_vmap") is None else tuple(rules.whole(arrays))
+            with noted(d.name, "", d.fun):
+                return d.fun(*args)
         if not rules.has_backward and not rules.has_jvp:
             return _batched(rules.value_with_batch, rules.batch, arrays, d.name)
         return call(rules, arrays)

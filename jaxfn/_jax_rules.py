@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
+from jaxfn._class_rules import Parameters
 from jaxfn._core import (
     ARRAY,
     Arrays,
@@ -38,7 +39,7 @@ from jaxfn._core import (
     split,
     with_batch_rule,
 )
-from jaxfn._rule_errors import place_of
+from jaxfn._rule_errors import noted, place_of
 
 CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 
@@ -320,8 +321,9 @@ class JaxRules(Rules):
     # ---- the function
 
     def value_with_batch(self, *arrays: Any) -> Outputs:
-        out = self._definition.fun(*self.whole(arrays))
-        outs = _outputs(out)
+        fun = self._definition.fun
+        with noted(self.name, "", fun):
+            outs = _outputs(fun(*self.whole(arrays)))
         self._returned = _structure(outs)
         return outs
 
@@ -339,35 +341,54 @@ class JaxRules(Rules):
         flags = self._with_nondiff(
             self._spec_filled(False).join(batched), dict.fromkeys(self._nondiff, False)
         )
-        result = rule(size, flags, *self.whole(arrays))
+        with noted(self.name, "def_vmap", rule):
+            result = rule(size, flags, *self.whole(arrays))
+            said = f"custom vmap rule ({_name(rule)}) for function {self.name}"
+            return self._batched(result, size, said)
+
+    def _batched(self, result: Any, size: int, said: str) -> tuple[Outputs, Outputs]:
+        """Check the result of a batch rule; `said` names the rule."""
         if not is_pair(result):
-            raise TypeError(
-                f"custom vmap rule ({_name(rule)}) must return a pair, the output and "
-                f"whether it is batched: expected two values, got {result!r}."
+            raise messages.RuleTypeError(
+                f"{said} must return a pair, the output and whether it is batched: "
+                f"expected two values, got {messages.shown(result)}."
             )
         out, out_batched = result
         got, of_flags = map(tree_util.tree_structure, (out, out_batched))
-        expected = self._returned[0]
-        if got != of_flags:
-            raise ValueError(
-                "structure of output value and output batching specification returned "
-                f"by custom vmap rule ({_name(rule)}) do not match: expected for each "
-                f"output whether it is batched, in the structure {got}, got {of_flags}."
-            )
+        expected, types = self._returned
         if got != expected:
-            raise ValueError(
-                f"structure of output returned by custom vmap rule ({_name(rule)}) "
-                "does not match that of original custom-vmapped function: expected the "
-                f"structure {expected}, got {got}."
+            raise messages.RuleValueError(
+                f"structure of output returned by {said} does not match that of "
+                "original custom-vmapped function: expected an output of the structure "
+                f"{expected}, got {messages.shown(out)}."
+            )
+        if got != of_flags:
+            raise messages.RuleValueError(
+                "structure of output value and output batching specification returned "
+                f"by {said} do not match: expected True or False for each output, in "
+                f"the structure {got}, got {messages.shown(out_batched)}."
             )
         flags = tree_util.tree_leaves(out_batched)
         if not all(isinstance(x, (bool, np.bool_)) for x in flags):
-            raise TypeError(
-                f"custom vmap rule ({_name(rule)}) must return for each output whether "
-                f"it is batched along axis 0: expected True or False, got {out_batched}"
-                ". (An axis is what the vmap of a jaxfn.Function returns.)"
+            raise messages.RuleTypeError(
+                f"{said} must return for each output whether it is batched along axis "
+                f"0: expected True or False, got {messages.shown(out_batched)}. (An "
+                "axis is what the vmap of a jaxfn.Function returns.)"
             )
         outs = _outputs(out)
+        pairs = zip(outs.arrays, flags, types, strict=True)
+        for i, (x, flag, (shape, dtype)) in enumerate(pairs):
+            # JAX checks no shape, and would take another axis for the batch.
+            shape = (size, *shape) if flag else shape
+            if x.shape != shape:
+                raise messages.RuleValueError(
+                    f"{said} must return the outputs of the function for all examples: "
+                    f"for output {i} expected "
+                    f"{short(jax.ShapeDtypeStruct(shape, dtype))} ("
+                    + ("batch axis in front" if flag else "not batched: it has False")
+                    + f"), got {short(x)}."
+                    + ("" if flag else " Return True for one with a batch axis.")
+                )
         return outs, Outputs(flags, outs.spec)
 
     def _spec_filled(self, x: Any) -> Any:
@@ -386,27 +407,33 @@ class JaxRules(Rules):
             return outs, list(arrays), layout
         fwd, symbolic = self._vjp.rules[0], self._vjp.options["symbolic_zeros"]
         inputs = list(map(CustomVJPPrimal, arrays, perturbed)) if symbolic else arrays
-        result = fwd(*self.whole(inputs))
-        said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
-        if not is_pair(result):
-            raise TypeError(
-                f"{said} a pair (list or tuple of length two): expected the outputs "
-                f"and the residuals, got {result!r}."
-            )
-        outs = _outputs(result[0])
-        # As in JAX, compare the two only if the function was traced too.
-        if self._returned not in (None, _structure(outs)):
-            raise TypeError(
-                f"{said} a pair whose first element has the structure and types of the "
-                f"function's result: expected {_written(self._returned)}, got "
-                f"{_written(_structure(outs))}."
-            )
+        with noted(self.name, "fwd", fwd):
+            result = fwd(*self.whole(inputs))
+            outs = self._checked_outputs(result, fwd)
         saved, spec = split(result[1], holds)
         saved = list(map(as_jax, saved))
         layout: Layout = outs.spec
         layout.saved, layout.perturbed, layout.asked = spec, perturbed, symbolic
         # A jvp rule in JAX's terms gets the arguments, and no residuals.
         return list(outs.arrays), [*arrays, *saved] if self.has_jvp else saved, layout
+
+    def _checked_outputs(self, result: Any, fwd: Any) -> Outputs:
+        """Return the outputs in the result of fwd."""
+        said = f"Custom VJP fwd rule {_name(fwd)} for function {self.name} must produce"
+        if not is_pair(result):
+            raise messages.RuleTypeError(
+                f"{said} a pair (list or tuple of length two): expected the outputs "
+                f"and the residuals, got {messages.shown(result)}."
+            )
+        outs = _outputs(result[0])
+        # As in JAX, compare the two only if the function was traced too.
+        if self._returned not in (None, _structure(outs)):
+            raise messages.RuleTypeError(
+                f"{said} a pair whose first element has the structure and types of the "
+                f"function's result: expected {_written(self._returned)}, got "
+                f"{_written(_structure(outs))}."
+            )
+        return outs
 
     def backward(self, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
         """Call bwd with these cotangents, in the form that JAX gives them."""
@@ -418,14 +445,13 @@ class JaxRules(Rules):
             [self._zero(a) if ct is None else ct for a, ct in pairs]
         )
         n = len(self._types) if self.has_jvp else 0
-        found = bwd(*self._nondiff.values(), layout.saved.join(saved[n:]), whole)
-        parts = self._cotangents(found, f"{_name(bwd)} for function {self.name}")
-        if self.native:
-            return parts  # JAX checks them
-        return [
-            self._cotangent(ct, aval, f"{_name(bwd)} for function {self.name}")
-            for ct, aval in zip(parts, self._types, strict=True)
-        ]
+        said = f"Custom VJP bwd rule {_name(bwd)} for function {self.name} must produce"
+        with noted(self.name, "bwd", bwd):
+            found = bwd(*self._nondiff.values(), layout.saved.join(saved[n:]), whole)
+            parts = self._cotangents(found, said)
+            if self.native:
+                return parts  # JAX checks them
+            return [self._cotangent(ct, i, said) for i, ct in enumerate(parts)]
 
     def _zero(self, aval: Any) -> Any:
         """Make the zero cotangent that bwd gets from jax.custom_vjp for this type."""
@@ -436,15 +462,17 @@ class JaxRules(Rules):
             return np.zeros(aval.shape, jax.dtypes.float0)  # only NumPy has it
         return internals.zeros(aval)
 
-    def _cotangents(self, found: Any, rule_name: str) -> list[Any]:
+    def _cotangents(self, found: Any, said: str) -> list[Any]:
         """Return the cotangents (or None) of the arrays, from bwd's result."""
-        n, tree = len(self.specs), tree_util.tree_structure(found)
+        n = len(self.specs)
         if not isinstance(found, (tuple, list)) or len(found) != n:
-            raise TypeError(
-                f"Custom VJP bwd rule {rule_name} must produce a tuple of length equal "
-                f"to the number of arguments to the primal function: expected {n} "
-                "cotangents (None for zero), also one in a tuple, `return (ct,)`, got "
-                f"{tree}."
+            raise messages.RuleTypeError(
+                f"{said} a tuple of length equal to the number of arguments to the "
+                f"primal function: expected {n} cotangent{'' if n == 1 else 's'} (None "
+                "for zero)"
+                + (" in a tuple, `return (ct,)`" if n == 1 else "")
+                + f", got {messages.shown(found)}."
+                + (" Those of nondiff_argnums have none." if self._nondiff else "")
             )
         try:
             pairs = [
@@ -452,32 +480,56 @@ class JaxRules(Rules):
             ]
         except ValueError:
             expected = tree_util.treedef_tuple([spec.treedef for spec in self.specs])
-            raise TypeError(
-                f"Custom VJP bwd rule {rule_name} must produce an output with the same "
-                "container (pytree) structure as the args tuple of the primal "
-                f"function: expected {expected}, got {tree}."
+            raise messages.RuleTypeError(
+                f"{said} an output with the same container (pytree) structure as the "
+                f"args tuple of the primal function: expected {expected}, got "
+                f"{tree_util.tree_structure(found)}."
             ) from None
         return [ct for ct, leaf in pairs if leaf is ARRAY]
 
-    def _cotangent(self, ct: Any, aval: Any, rule_name: str) -> Any:
-        """Check one cotangent, as strictly as JAX does: nothing is summed or cast.
+    def _cotangent(self, ct: Any, i: int, said: str) -> Any:
+        """Check the i-th cotangent, as strictly as JAX does: nothing is summed or cast.
 
         As in JAX, it must have the shape of the argument, but may have another dtype.
         """
+        aval = self._types[i]
         is_zero = ct is None or isinstance(ct, internals.SymbolicZero)
         if is_zero or aval.dtype == jax.dtypes.float0:
             return None
+        if not (holds(ct) or hasattr(ct, "__jax_array__")):
+            raise messages.RuleTypeError(
+                f"{said} arrays, or None for zero: for {self._argument(i)} expected "
+                f"{short(aval)}, got {messages.shown(ct)}."
+            )
         # A Python number gets the dtype of the argument. If x64 was on for the
         # derivative and is off now, JAX has only 32 bits.
         if not hasattr(ct, "dtype"):
             ct = jnp.asarray(ct, jax.dtypes.canonicalize_dtype(aval.dtype))
         ct = as_jax(ct)
         if ct.shape != aval.shape:
-            raise ValueError(
-                f"Custom VJP bwd rule {rule_name} must produce cotangents of the "
-                f"shapes of the arguments: expected {short(aval)}, got {short(ct)}."
+            raise messages.RuleValueError(
+                f"{said} cotangents of the shapes of the arguments: for "
+                f"{self._argument(i)} expected {short(aval)}, got {short(ct)}. "
+                + (
+                    "Sum it over the axes along which the function broadcasts the "
+                    "argument."
+                    if ct.size > aval.size
+                    else "Don't sum it: each element of the argument has a cotangent."
+                )
             )
         return ct
+
+    def _argument(self, i: int) -> str:
+        """Name the argument that holds the i-th array, for a message."""
+        n = len(self._nondiff) + len(self.specs)
+        places = [j for j in range(n) if j not in self._nondiff]
+        pairs = zip(places, self.specs, strict=True)
+        place = [j for j, spec in pairs for _ in range(spec.n_arrays)][i]
+        try:
+            found = Parameters.of(self._definition.fun, has_ctx=False)
+        except ValueError:  # a builtin, which may have no signature
+            return f"index {place}"
+        return found.label(place)
 
     # ---- the forward rule
 
@@ -518,10 +570,12 @@ class JaxRules(Rules):
         def of_defjvp(primals: Any, tangents: Any) -> Any:
             pairs = zip(blank, tangents, strict=True)
             args = self._others(primals), tuple([s.join(t) for s, t in pairs])
-            return rule(*self._nondiff.values(), *args)
+            with noted(self.name, "jvp", rule):
+                return rule(*self._nondiff.values(), *args)
 
         def of_defjvps(tangent: Any, out: Any, *primals: Any) -> Any:
-            return rule(blank[i].join(tangent), out, *self._others(primals))
+            with noted(self.name, "jvp", rule):
+                return rule(blank[i].join(tangent), out, *self._others(primals))
 
         own: Any = of_defjvp if self._jvp.method == "defjvp" else of_defjvps
         return functools.wraps(rule, updated=())(own)

@@ -43,6 +43,24 @@ def explained(
         raise messages.leaked(name, rule_name)
 
 
+@contextlib.contextmanager
+def noted(name: str, rule_name: str, rule: Any) -> Iterator[None]:
+    """Extend an error of a rule in JAX's terms, or of a check of its result.
+
+    JAX's own errors stay, because such a rule is as strict as in JAX.
+
+    Args:
+        name: Name of the function.
+        rule_name: Name of the rule; "" for the function itself.
+        rule: The rule.
+    """
+    try:
+        yield
+    except Exception as error:
+        explain(error, name, rule_name, rule)
+        raise
+
+
 def refuse_tensor(out: Any, name: str) -> None:
     """Refuse a tensor of PyTorch among the results of forward."""
     if is_tensor(out):
@@ -58,10 +76,13 @@ def explain(
     name: str,
     rule_name: str,
     rule: Any,
-    args: Sequence[Any],
+    args: Sequence[Any] | None = None,
     layout: Layout | None = None,
 ) -> None:
-    """Extend an error in an `except` clause, or raise a better one; see `explained`."""
+    """Extend an error in an `except` clause, or raise a better one; see `explained`.
+
+    A rule in JAX's terms has no `args`; see `noted`.
+    """
     from jaxfn import _advice
 
     better = _advice.better(error, name, rule_name, rule, args, layout)
@@ -81,7 +102,7 @@ def _locate(error: messages.RuleError, name: str, rule: str, function: Any) -> N
     error.__dict__["_located"] = True
     place = place_of(function)
     if place:
-        text = f"{error} (`{name}.{rule}` is at {place}.)"
+        text = f"{error} (`{messages.label(name, rule)}` is at {place}.)"
         error.args = (text, *error.args[1:])
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from jaxfn._advice.words import note_on
+from jaxfn._advice.words import APPLY, NONDIFF, note_on
 from jaxfn._context import STATE, BackwardCFunction
 from jaxfn._core import Layout, messages
 
@@ -39,7 +39,7 @@ def better(
     name: str,
     rule_name: str,
     rule: Any,
-    args: Sequence[Any],
+    args: Sequence[Any] | None,
     layout: Layout | None,
 ) -> Exception | None:
     """Return an error to raise in place of `error`; or None, and add a note.
@@ -49,25 +49,30 @@ def better(
         name: Name of the Function.
         rule_name: Name of the rule.
         rule: The rule.
-        args: Arguments of the rule.
+        args: Arguments of the rule; None if it is in JAX's terms.
         layout: What forward left, if the rule is backward.
     """
     if isinstance(error, messages.RuleError):
+        return None
+    if args is None:
+        _add(note_on(error, NONDIFF, messages.label(name, rule_name)), error)
         return None
     if isinstance(error, jax.errors.UnexpectedTracerError) and rule_name in _LATE:
         return messages.leaked(name, rule_name)
     if isinstance(error, TypeError) and _is_ours(error):
         message = args and _misfit(name, rule_name, rule, args, layout)
         return messages.RuleTypeError(f"{error}. {message}") if message else None
-    # The innermost rule knows best.
-    if "_jaxfn_advised" not in error.__dict__:
-        ctx = args[0] if args and isinstance(args[0], BackwardCFunction) else None
-        note = ctx is not None and _note_on_ctx(error, name, rule_name, rule, ctx)
-        note = note or note_on(error, name, f"{name}.{rule_name}")
-        if note:
-            error.__dict__["_jaxfn_advised"] = True
-            error.add_note(note)
+    ctx = args[0] if args and isinstance(args[0], BackwardCFunction) else None
+    note = ctx is not None and _note_on_ctx(error, name, rule_name, rule, ctx)
+    _add(note or note_on(error, APPLY.format(name=name), f"{name}.{rule_name}"), error)
     return None
+
+
+def _add(note: str, error: Exception) -> None:
+    """Add a note to an error, unless an inner rule did, which knows best."""
+    if note and "_jaxfn_advised" not in error.__dict__:
+        error.__dict__["_jaxfn_advised"] = True
+        error.add_note(note)
 
 
 def near_member(cls: Any, name: str) -> str:
@@ -96,7 +101,18 @@ def _note_on_ctx(
             )
     if isinstance(error, AttributeError) and error.obj is ctx:
         return _missing_attribute(f"{name}.{rule_name}", ctx, str(error.name))
+    if rule_name in _LATE and re.search(_ON_A_TUPLE, str(error)) and ctx.saved_tensors:
+        n = len(ctx.saved_tensors)
+        names = "(x,)" if n == 1 else ", ".join("xyzuvw"[:n])
+        return (
+            f"`{name}.{rule_name}` used a tuple as an array. ctx.saved_tensors is a "
+            f"tuple, also if it holds one array: `{names} = ctx.saved_tensors`."
+        )
     return ""
+
+
+_ON_A_TUPLE = "'tuple'|can't multiply sequence"
+"""Words of Python's and JAX's errors on an operation of a tuple."""
 
 
 def _missing_attribute(rule: str, ctx: BackwardCFunction, attribute: str) -> str:

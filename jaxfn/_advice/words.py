@@ -9,10 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_STATIC = (
+APPLY = (
     "If it is a flag or a size, pass a Python value that jit does not trace: "
     "`jax.jit(lambda x: {name}.apply(x, True))`, or jit with static_argnums."
 )
+"""How to pass a static value to a class."""
+NONDIFF = (
+    "If it is a flag or a size, name the argument in nondiff_argnums (or "
+    "nondiff_argnames), and pass a Python value that jit does not trace."
+)
+"""How to pass a static value to a rule in JAX's terms."""
 _NUMPY = (
     "`{rule}` gave a traced array to NumPy (or SciPy): expected jax.numpy operations,"
     " because a traced array has no values (under jit, vmap, scan and on devices). "
@@ -22,13 +28,13 @@ _NUMPY = (
 _TRUTH = (
     "`{rule}` asked whether a traced array is true (if, while, and, or, not). A "
     "traced array has no value (under jit, vmap and scan). Write jnp.where(cond, a, "
-    "b), or jax.lax.cond; for a loop that a value ends, jax.lax.while_loop. "
-) + _STATIC
+    "b), or jax.lax.cond; for a loop that a value ends, jax.lax.while_loop. {static}"
+)
 _READS = (
     "`{rule}` read the value of a traced array, as int(x), float(x), x.item(), "
     "range(n) and jnp.zeros(n) do. A traced array has none (under jit, vmap and "
-    "scan). Keep the array and compute with jax.numpy. "
-) + _STATIC
+    "scan). Keep the array and compute with jax.numpy. {static}"
+)
 _MASK = (
     "`{rule}` took elements by a boolean mask, so a shape depends on values. Write "
     "jnp.where(mask, v, x) for x[mask] = v (mask[:, None] if it is a mask of rows), "
@@ -76,6 +82,16 @@ _DTYPE = (
     "x.view(shape), jnp.zeros((2, 3)) for zeros(2, 3), and keepdims=True for the "
     "second argument of x.sum(1, True)."
 )
+_WHILE = (
+    "`{rule}` took the reverse derivative of a while loop (jax.lax.while_loop, or "
+    "jax.lax.fori_loop with a traced number of steps), which JAX does not have. Write "
+    "fori_loop with Python numbers for its bounds, or jax.lax.scan; or define the "
+    "derivative of the loop in a Function of its own."
+)
+_HALF = (
+    "`{rule}` called a function that JAX does not have in half precision. Compute in "
+    "float32, and cast back: jnp.linalg.inv(x.astype(jnp.float32)).astype(x.dtype)."
+)
 _DELETED = (
     "`{rule}` got an array that no longer exists: an earlier call of a Function that "
     "marks it dirty, or a jit with donate_argnums, took its memory. Use the result of"
@@ -106,6 +122,9 @@ _ROWS: tuple[tuple[Any, str, str], ...] = (
     (AttributeError, rf"{_NO_METHOD}(?P<method>\w+)", _METHOD),
     (AttributeError, r"'jax\.numpy' has no attribute '(?P<method>\w+)'", _FUNCTION),
     (RuntimeError, "^Array has been deleted", _DELETED),
+    (ValueError, "^Reverse-mode differentiation does not work for lax.while", _WHILE),
+    (NotImplementedError, r"Unsupported dtype b?float16", _HALF),
+    (TypeError, r"does not accept dtype b?float16", _HALF),
 )
 """For each kind of error: its class, a pattern in its text, and the note."""
 
@@ -184,12 +203,12 @@ _METHODS = {
 _DRAWS = "bernoulli|multinomial|normal_|uniform_|rand\\w*|manual_seed|dropout"
 
 
-def note_on(error: Exception, name: str, rule: str) -> str:
+def note_on(error: Exception, static: str, rule: str) -> str:
     """Return the note on an error of a rule; "" if its kind is not known.
 
     Args:
         error: The error.
-        name: Name of the Function.
+        static: How to pass a static value.
         rule: Name of the Function and the rule.
     """
     for kind, pattern, text in _ROWS:
@@ -198,7 +217,7 @@ def note_on(error: Exception, name: str, rule: str) -> str:
             words = found.groupdict()
             method = words.get("method") or ""
             return text.format(
-                name=name,
+                static=static,
                 rule=rule,
                 op=_in_jax(words.get("op") or "") or "a function of jax.numpy",
                 method=method,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from jaxfn._check.numbers import Arrays
 from jaxfn._check.shared import name_of
 from jaxfn._core import internals, is_tensor, messages, short, type_name, values
 from jaxfn._custom_function import custom_function
-from jaxfn._function import Function, rules_of
+from jaxfn._function import Function, is_separate, rules_of
 
 
 class Case:
@@ -368,13 +369,40 @@ def _refuse(fun: Any, args: Sequence[Any]) -> None:
     if isinstance(fun, Function) or not callable(fun):
         raise messages.RuleTypeError(
             f"check got {type_name(fun)}: expected a function or a class. Pass the "
-            "class itself, without parentheses."
+            "function or class itself, without parentheses, and then the arguments."
         )
     if any(map(is_tensor, tree_util.tree_leaves(args))):
         raise messages.RuleTypeError(
             "check got a torch.Tensor as an argument: expected JAX or NumPy arrays. "
             "Pass tensor.numpy()."
         )
+    _refuse_misfit(fun, args)
+
+
+def _refuse_misfit(fun: Any, args: Sequence[Any]) -> None:
+    """Refuse too few or too many arguments: then no rule is wrong."""
+    function = fun.fun if isinstance(fun, custom_function) else fun
+    ctx: list[Any] = []
+    cls = getattr(fun, "_jaxfn_class", fun)
+    is_class = isinstance(cls, type) and issubclass(cls, Function)
+    # A wrapper, such as jax.grad(F.apply), has a copy of the attribute.
+    if is_class and (fun is cls or fun is cls.apply):
+        function, ctx = cls.forward, [] if is_separate(cls) else [None]
+    try:
+        # A wrapper may take other arguments than the function that it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # Some builtins have none.
+        return
+    try:
+        signature.bind(*ctx, *args)
+    except TypeError as error:
+        name = name_of(fun)
+        own = list(signature.parameters.values())[len(ctx) :]
+        signature = signature.replace(parameters=own)
+        raise messages.RuleTypeError(
+            f"check got {len(args)} arguments for `{name}`, which don't fit: {error}. "
+            f"Expected an example of each argument of {name}{signature}."
+        ) from None
 
 
 def _with_numbers_as_arrays(fun: Any, args: Sequence[Any]) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ from jaxfn._core import messages
 from jaxfn._core.batch import in_front, spread_out, tied
 from jaxfn._core.closures import run_closed
 from jaxfn._core.primitives import attach, gate, linear, refusing
+from jaxfn._core.results import loses_imaginary
 from jaxfn._core.transpose import WHILE, transposed
 from jaxfn._core.values import (
     Arrays,
@@ -654,13 +655,8 @@ def _derived(
     def run(saved: Arrays) -> list[Any]:
         def backward(*cts: Any) -> list[Any]:
             in_cts = rules.backward(layout, saved, spread(cts, layout.differentiable))
-            # backward returns None for zero. The transpose needs an array.
-            return [
-                internals.zeros(internals.tangent_type(t))
-                if in_cts[i] is None
-                else in_cts[i]
-                for i, t in zip(places, tangents, strict=True)
-            ]
+            pairs = zip(places, tangents, strict=True)
+            return [_like(t, in_cts[i]) for i, t in pairs]
 
         example = list(map(internals.zeros, types))
         return transposed(
@@ -669,6 +665,19 @@ def _derived(
 
     # J t may be transposed. A derivative of it by a residual is one of backward.
     return _once(rules, run, saved) if rules.once else run(saved)
+
+
+def _like(tangent: Any, ct: Any) -> Any:
+    """Return a cotangent of an argument with the dtype of its tangent.
+
+    A bwd in JAX's terms may return None for zero, and another dtype. The transpose
+    needs arrays of the types of the tangents.
+    """
+    if ct is None:
+        return internals.zeros(internals.tangent_type(tangent))
+    # Refuse a complex one of a real argument: a cast would drop the imaginary part.
+    differs = ct.dtype != tangent.dtype and not loses_imaginary(ct, tangent)
+    return internals.cast_like(ct, tangent) if differs else ct
 
 
 def _untransposed(rules: Rules, expected: str, got: str) -> Exception:

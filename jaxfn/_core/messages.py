@@ -222,6 +222,11 @@ VMAP_TWICE = (
 # ---- values in messages
 
 
+def label(name: str, rule_name: str) -> str:
+    """Name a rule of a function; or the function itself, if `rule_name` is empty."""
+    return f"{name}.{rule_name}" if rule_name else name
+
+
 def short(x: Any) -> str:
     """Return the type of `x` for a message: `f32[3,4]` for an array, else its class."""
     if isinstance(x, core.AbstractValue):

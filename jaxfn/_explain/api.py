@@ -25,8 +25,9 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
     the same as data.
 
     JAX traces the call for the shapes of the arguments, and compiles both passes for
-    their cost. Nothing is computed. Only rules that can't be traced, because they need
-    values, run once, on the arguments.
+    their cost. The cost counts the body of a loop once, however often it runs. Nothing
+    is computed. Only rules that can't be traced, because they need values, run once, on
+    the arguments.
 
     Residuals are the arrays that `jax.vjp` closes over, for derivatives by all float
     and complex arguments:

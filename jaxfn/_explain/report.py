@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxfn._core import internals, messages, short
 from jaxfn._explain.target import Argument, Engine
-from jaxfn._explain.trace import Cost, Residual
+from jaxfn._explain.trace import Cost, Residual, has_loop
 from jaxfn._kernels import Kernel
 
 
@@ -44,7 +44,7 @@ class Explanation:
             can't differentiate it.
         forward_jaxpr: Jaxpr of the call; None if it can't be traced.
         backward_jaxpr: Jaxpr of its backward pass.
-        forward_cost: Cost of the compiled call.
+        forward_cost: Cost of the compiled call. XLA counts the body of a loop once.
         backward_cost: Cost of the compiled backward pass.
         kernels: The kernels that each pass calls: "forward" or "backward", and a kernel
             with its name, kind, and the bytes of its arguments and results.
@@ -270,19 +270,20 @@ def _kernels(found: Sequence[tuple[str, Kernel]]) -> Rows:
 def _costs(report: Explanation) -> Rows:
     """Make a row for each pass whose cost is known."""
     rows: Rows = []
-    for name, cost in (
-        ("forward", report.forward_cost),
-        ("backward", report.backward_cost),
+    for name, cost, jaxpr in (
+        ("forward", report.forward_cost, report.forward_jaxpr),
+        ("backward", report.backward_cost, report.backward_jaxpr),
     ):
         if cost is None or cost.flops is None:  # this backend has no cost analysis
             continue
+        loop = " (the body of a loop counts once)" if has_loop(jaxpr) else ""
         flops, functions = f"{cost.flops:,.0f}", f"{cost.transcendentals:,.0f}"
         rows.append(
             (
                 name,
                 f"{flops} flops",
                 f"{functions} transcendentals",
-                f"{cost.nbytes:,.0f} bytes read and written",
+                f"{cost.nbytes:,.0f} bytes read and written{loop}",
             )
         )
     return rows

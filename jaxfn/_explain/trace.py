@@ -265,6 +265,17 @@ def cost(f: Fun, *types: Any) -> Cost:
     return Cost(*[float(found.get(key, 0)) for key in keys])
 
 
+def has_loop(jaxpr: Any) -> bool:
+    """Return whether a jaxpr has a loop, whose body XLA's cost analysis counts once."""
+    if isinstance(jaxpr, (tuple, list)):
+        return any(map(has_loop, jaxpr))
+    eqns = getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ())
+    return any(
+        eqn.primitive.name in ("scan", "while") or has_loop(list(eqn.params.values()))
+        for eqn in eqns
+    )
+
+
 # ---- transformations
 
 

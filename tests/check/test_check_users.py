@@ -1,5 +1,6 @@
 """`check` passes Functions as users write them, and says how accurate they are."""
 
+import functools
 import itertools
 
 import jax
@@ -314,7 +315,9 @@ def test_wrong_blame():
     report = jaxfn.check(jnp.log, jnp.array([-1.0, 2.0]), order=1)
     assert "the value is nan here" in report.failures[0].message
     assert jaxfn.check(lambda x: x * x, 3).ok  # an integer has no derivative
-    with pytest.raises(TypeError, match="Pass the class itself, without parentheses"):
+    with pytest.raises(
+        TypeError, match="Pass the function or class itself, without parenthe"
+    ):
         jaxfn.check(3, jnp.ones(3))
 
 
@@ -336,3 +339,62 @@ def test_one_mistake_is_one_failure():
     report = jaxfn.check(Masked, V, jnp.array([True, False, True]))
     assert report.wrong_rules == ("forward",)
     assert [x.check for x in report.failures] == ["value under jit"]
+
+
+class Product(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x, y, scale=2):
+        ctx.save_for_backward(x, y)
+        return scale * x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return 2 * g * y, 2 * g * x, None
+
+
+class Separate(Product):
+    @staticmethod
+    def forward(x, y, scale=2):
+        return scale * x * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:2])
+
+
+def product(x, y, scale=2):
+    return scale * x * y
+
+
+decorated = jaxfn.custom_function(product, nondiff_argnums=2)
+decorated.defvjp(
+    lambda x, y, k: (product(x, y, k), (x, y)),
+    lambda k, res, g: (k * g * res[1], k * g * res[0]),
+)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [Product, Product.apply, Separate, Separate.apply, product, decorated],
+    ids=["combined", "apply", "separate", "its apply", "function", "decorated"],
+)
+def test_arguments_that_do_not_fit_are_no_wrong_rule(fun):
+    x = jnp.ones(3)
+    missing = r"got 1 arguments for .*argument: 'y'\. Expected .*\(x, y, scale=2\)\."
+    with pytest.raises(TypeError, match=missing):
+        jaxfn.check(fun, x)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        jaxfn.check(fun, x, x, 2, x)
+    assert jaxfn.check(fun, x, 2 * x, order=1).ok
+
+
+def test_a_wrapper_takes_arguments_of_its_own():
+    @functools.wraps(product)
+    def square(x):
+        return product(x, x)
+
+    assert jaxfn.check(square, jnp.ones(3), order=1).ok
+    gradient = jax.grad(Product.apply)
+    assert jaxfn.check(gradient, 1.0, 2.0, order=1).ok
+    assert jaxfn.check(functools.partial(product, y=2.0), jnp.ones(3), order=1).ok

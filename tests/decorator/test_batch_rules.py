@@ -146,23 +146,67 @@ def test_a_rule_with_an_effect_has_it_once():
         assert seen == [1]
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (lambda x: ([x], [True]), "returned by custom vmap rule \\(rule\\) does not"),
-        (lambda x: (x, (True, True)), "batching specification returned by custom vmap"),
-    ],
-)
+MISTAKES = {
+    "structure": (lambda x: ([x], [True]), r"structure PyTreeDef\(\*\), got \[f32\["),
+    "a tuple": (lambda x: ((x,), True), r"structure PyTreeDef\(\*\), got \(f32\[8,3"),
+    "flags": (lambda x: (x, (True,)), r"True or False for each.*\(\*\), got \(True,"),
+    "no flags": (lambda x: x, r"a pair.* got f32\[8,3\]\."),
+    "an axis": (lambda x: (x, 0), r"along axis 0: expected True or False, got 0\."),
+    "axis behind": (
+        lambda x: (x.T, True),
+        r"output 0 expected f32\[8,3\] \(batch axis in front\), got f32\[3,8\]",
+    ),
+    "not batched": (
+        lambda x: (x, False),
+        r"output 0 expected f32\[3\] \(not batched: .*got f32\[8,3\].*Return True",
+    ),
+    "one example": (lambda x: (x[0], True), r"expected f32\[8,3\] .*got f32\[3\]"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("derivative", [False, True], ids=["alone", "defvjp"])
 @wraps
-def test_a_rule_that_returns_another_structure_is_told(result, message, wrap):
-    f = jaxfn.custom_function(lambda x: x * x)
+def test_a_rule_that_returns_something_else_is_told(mistake, derivative, wrap):
+    result, message = MISTAKES[mistake]
+
+    @jaxfn.custom_function
+    def square(x):
+        return x * x
 
     def rule(size, batched, x):
         return result(x)
 
-    f.def_vmap(rule)
-    with pytest.raises(ValueError, match=message):
-        wrap(jax.vmap(f))(X)
+    square.def_vmap(rule)
+    if derivative:
+        square.defvjp(lambda x: (square(x), x), lambda x, g: (2 * g * x,))
+    with pytest.raises(jaxfn.RuleError, match=message) as error:
+        wrap(jax.vmap(square))(jnp.ones((8, 3)))
+    assert "custom vmap rule (rule) for function square" in str(error.value)
+    line = rule.__code__.co_firstlineno
+    assert f"(`square.def_vmap` is at {__file__}:{line}.)" in str(error.value)
+    assert isinstance(error.value, (TypeError, ValueError))
+
+
+def test_the_wrong_one_of_several_outputs_is_named():
+    f = jaxfn.custom_function(lambda x, n: {"a": x, "b": (x.sum(), n)})
+    f.def_vmap(
+        lambda size, b, x, n: (
+            {"a": x, "b": (x.sum(), n)},
+            {"a": True, "b": (True, False)},
+        )
+    )
+    with pytest.raises(ValueError, match=r"output 1 expected f32\[8\].*got f32\[\]"):
+        jax.vmap(f, (0, None))(jnp.ones((8, 3)), 2)
+
+
+def test_an_unbatched_output_of_a_batch_rule():
+    f = jaxfn.custom_function(lambda x, n: (x, 2 * n))
+    f.def_vmap(lambda size, batched, x, n: ((7 * x, 3 * n), (True, False)))
+    x, n = jax.vmap(f, (0, None))(jnp.ones((8, 3)), jnp.ones(2))
+    assert (x[0].tolist(), n.tolist()) == ([7] * 3, [[3, 3]] * 8)
+    x, n = jax.vmap(jax.vmap(f, (1, None)), (0, None))(jnp.ones((5, 3, 8)), 1.0)
+    assert (x.shape, x[0, 0, 0], n[0, 0]) == ((5, 8, 3), 7, 3)
 
 
 @kinds

@@ -515,7 +515,11 @@ def test_rules_in_both_terms_are_refused():
     [
         (lambda x: x, None, "fwd rule <lambda> for function .* must produce a pair"),
         (None, lambda _, g: g, "must produce a tuple of length equal to the number"),
-        (None, lambda _, g: (g, g), "expected 1 cotangents"),
+        (
+            None,
+            lambda _, g: (g, g),
+            r"expected 1 cotangent .*got \(f32\[\], f32\[\]\)\.",
+        ),
         (None, lambda _, g: ([g],), "same container \\(pytree\\) structure as the"),
         (None, lambda _, g: (g[None],), "expected f32\\[\\], got f32\\[1\\]"),
     ],
@@ -526,6 +530,52 @@ def test_rules_that_break_their_contract(fwd, bwd, message):
     f.defjvp(lambda p, t: (f(*p), t[0]))
     with pytest.raises((TypeError, ValueError), match=message):
         jax.grad(f)(jnp.float32(1))
+
+
+COTANGENTS = {
+    "one too few": (
+        lambda n, _, g: (g,),
+        r"expected 2 cotangents .*, got \(f32\[3\],\)\..*of nondiff_argnums have none",
+    ),
+    "not summed": (
+        lambda n, _, g: (g, g),
+        r"for index 2 \(`y`\) expected f32\[\], got f32\[3\]\. Sum it over the axes",
+    ),
+    "summed": (
+        lambda n, _, g: (g.sum(), g.sum()),
+        r"for index 1 \(`x`\) expected f32\[3\], got f32\[\]\. Don't sum it",
+    ),
+    "text": (
+        lambda n, _, g: ("abc", g.sum()),
+        r"for index 1 \(`x`\) expected f32\[3\], got 'abc'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", [jax.grad, jax.jacfwd])
+@pytest.mark.parametrize("kind", COTANGENTS)
+def test_a_message_on_a_cotangent_names_the_argument_and_the_line(kind, mode):
+    bwd, message = COTANGENTS[kind]
+
+    def scale(n, x, y):
+        return x * y
+
+    f = jaxfn.custom_function(scale, 0, generate_jvp_rule=True)
+    f.defvjp(lambda n, x, y: (x * y, None), bwd)
+    for wrap in (lambda f: f, jax.jit):
+        with pytest.raises(jaxfn.RuleError, match=message) as error:
+            mode(wrap(lambda y: f(2, jnp.ones(3), y).sum()))(jnp.float32(2))
+        assert "bwd rule <lambda> for function scale must" in str(error.value)
+        line = bwd.__code__.co_firstlineno
+        assert f"(`scale.bwd` is at {__file__}:{line}.)" in str(error.value)
+
+
+def test_a_cotangent_of_an_element_names_its_argument():
+    f = jaxfn.custom_function(lambda *xs: xs[0] + xs[1]["a"])
+    f.defvjp(lambda *xs: (f(*xs), None), lambda _, g: (g, {"a": g, "b": g[None]}))
+    f.defjvp(lambda p, t: (f(*p), t[0]))
+    with pytest.raises(ValueError, match=r"for index 1 expected f32\[\], got f32\[1"):
+        jax.grad(f)(jnp.float32(1), {"a": jnp.float32(1), "b": jnp.float32(1)})
 
 
 def _sum_of(f):

@@ -487,6 +487,26 @@ def test_the_jaxprs_are_those_of_jax():
     assert "sin" not in backward
 
 
+LOOPS = {
+    "fori_loop": lambda x: jax.lax.fori_loop(0, 30, lambda _, u: u * x, x),
+    "scan": lambda x: jax.lax.scan(lambda c, _: (c * x, None), x, length=30)[0],
+    "while_loop": lambda x: jax.lax.while_loop(
+        lambda u: u.max() < 9, lambda u: 2 * u, x
+    ),
+    "in a jit": lambda x: jax.jit(LOOPS["scan"])(x),
+    "in a branch": lambda x: jax.lax.cond(x[0] > 0, LOOPS["scan"], jnp.sin, x),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_report_says_that_the_body_of_a_loop_counts_once(loop):
+    f = function(forward=lambda ctx, x: LOOPS[loop](x), backward=lambda ctx, g: 2 * g)
+    text = str(jaxfn.explain(f, jnp.ones(3)))
+    forward, backward = [x for x in text.splitlines() if "read and written" in x]
+    assert forward.endswith("read and written (the body of a loop counts once)")
+    assert backward.endswith("read and written")
+
+
 def test_the_cost_is_that_of_the_compiled_program():
     f = function(forward=lambda ctx, x: x @ x, backward=lambda ctx, g: g @ g)
     x = jnp.ones((8, 8))

@@ -109,6 +109,74 @@ def test_what_a_note_says_runs(method):
         eval(code, names)
 
 
+def decorated(rule_name, mistake):
+    """A decorated function of which one rule is mistaken; and what runs this rule."""
+
+    @jaxfn.custom_function
+    def f(x):
+        return mistake(x) if rule_name == "" else 2 * x
+
+    def fwd(x):
+        return (mistake(x) if rule_name == "fwd" else 2 * x), x
+
+    def bwd(x, g):
+        return (2 * (mistake(g) if rule_name == "bwd" else g),)
+
+    if rule_name == "def_vmap":
+        f.def_vmap(lambda size, batched, x: (mistake(x), True))
+        return jax.vmap(f)
+    if rule_name == "jvp":
+        f.defjvp(lambda p, t: (f(*p), mistake(t[0])))
+        return lambda x: jax.jvp(f, (x,), (x,))
+    if rule_name == "jvps":
+        f.defjvps(lambda t, out, x: mistake(t))
+        return lambda x: jax.jvp(f, (x,), (x,))
+    f.defvjp(fwd, bwd)
+    return f if rule_name == "" else jax.grad(lambda x: f(x).sum())
+
+
+MISTAKES = {
+    "NumPy": (lambda x: jnp.asarray(np.sin(x)), "gave a traced array to NumPy.*host_f"),
+    "if": (lambda x: x if x.sum() > 0 else -x, r"jnp.where\(cond, a, b\).*nondiff_arg"),
+    "int": (lambda x: x * int(x.sum()), "Keep the array.*nondiff_argnums"),
+    "a mask": (lambda x: x[x > 0], r"jnp.where\(mask, x, 0\)"),
+    "a write": (lambda x: in_place(None, x), r"x.at\[i\].set\(v\)"),
+    "a method": (lambda x: x.clamp(0), r"jnp.clip\(x, lower, upper\)"),
+}
+
+
+@pytest.mark.parametrize("rule", ["", "fwd", "bwd", "jvp", "jvps", "def_vmap"])
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_rule_of_a_decorated_function_has_the_same_notes(kind, rule):
+    mistake, way_out = MISTAKES[kind]
+    with pytest.raises(Exception, match=way_out) as error:
+        jax.jit(decorated(rule, mistake))(X)
+    assert not isinstance(error.value, jaxfn.RuleError)  # the type is JAX's own
+    name = {"": "f", "jvps": "f.jvp"}.get(rule, f"f.{rule}")
+    assert noted(error.value).startswith(f"`{name}` ")
+
+
+@pytest.mark.parametrize("kind", ["a write", "a method"])
+def test_a_decorated_function_outside_of_a_trace_too(kind):
+    mistake, way_out = MISTAKES[kind]
+    with pytest.raises((TypeError, AttributeError), match=way_out):
+        decorated("", mistake)(X)
+
+
+def test_a_flag_of_a_decorated_function_that_jit_traces():
+    @jaxfn.custom_function
+    def f(x, flag):
+        return x if flag else -x
+
+    f.defvjp(lambda x, flag: (f(x, flag), None), lambda _, g: (g, None))
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="nondiff_argnums"):
+        jax.jit(lambda x: f(x, True))(X)
+    # What the note says.
+    f = jaxfn.custom_function(f.fun, nondiff_argnums=1)
+    f.defvjp(lambda x, flag: (f(x, flag), None), lambda flag, _, g: (g,))
+    assert jax.jit(lambda x: f(x, False))(X).tolist() == (-X).tolist()
+
+
 @pytest.mark.parametrize("kind", ["a write", "a method"])
 def test_outside_of_a_trace_too(kind):
     forward, way_out = WORDS[kind]
@@ -199,6 +267,83 @@ def test_a_dirty_array_that_is_used_again():
     f.apply(x)
     with pytest.raises(RuntimeError, match="`F.forward` got an array that no longer"):
         f.apply(x)
+
+
+TUPLES = {
+    "minus": lambda m, g: g * (m - 0.1),
+    "behind": lambda m, g: 0.1 - m,
+    "product": lambda m, g: m * 2.0,
+    "jnp": lambda m, g: g * jnp.cos(m),
+    "negative": lambda m, g: -m,
+    "compared": lambda m, g: jnp.where(m > 0, g, 0),
+    "method": lambda m, g: m.sum() * g,
+}
+
+
+@pytest.mark.parametrize("kind", TUPLES)
+@pytest.mark.parametrize("n", [1, 2])
+def test_saved_tensors_without_a_comma(kind, n):
+    def forward(ctx, x):
+        ctx.save_for_backward(*[x] * n)
+        return 2 * x
+
+    f = function(
+        "F",
+        forward=forward,
+        backward=lambda ctx, g: TUPLES[kind](ctx.saved_tensors, g),
+    )
+    with pytest.raises((TypeError, AttributeError)) as error:
+        jax.grad(lambda x: f.apply(x).sum())(X)
+    way_out = {1: "`(x,) = ctx.saved_tensors`", 2: "`x, y = ctx.saved_tensors`"}[n]
+    assert noted(error.value).startswith("`F.backward` used a tuple")
+    assert way_out in noted(error.value)
+
+
+def test_another_tuple_is_no_saved_one():
+    f = function(
+        "F", forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: g * (1, 2.0)
+    )
+    with pytest.raises(TypeError) as error:
+        jax.grad(lambda x: f.apply(x).sum())(X)
+    assert "ctx.saved_tensors" not in str(error.value.__notes__)
+
+
+def looped(steps):
+    """A rule that computes its derivative with a loop."""
+
+    def backward(ctx, g):
+        n = 3 if steps == "known" else jnp.int32(3)
+
+        def run(x):
+            return jax.lax.fori_loop(0, n, lambda _, u: 2 * u, x)
+
+        return jax.vjp(jax.jit(run), g)[1](g)[0]
+
+    return function("F", forward=lambda ctx, x: 8 * x, backward=backward)
+
+
+def test_reverse_mode_of_a_while_loop_inside_of_a_rule():
+    def gradient(f):
+        return jax.jit(jax.grad(lambda x: f.apply(x).sum()))(X)
+
+    with pytest.raises(ValueError, match="Reverse-mode differentiation") as error:
+        gradient(looped("traced"))
+    note = noted(error.value)
+    assert note.startswith("`F.backward` took the reverse derivative of a while loop")
+    assert "Python numbers" in note
+    assert gradient(looped("known")).tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_in_linear_algebra(dtype):
+    f = function("F", forward=lambda ctx, x: jnp.linalg.inv(x))
+    x = 2 * jnp.eye(2, dtype=dtype)
+    with pytest.raises((NotImplementedError, TypeError)) as error:
+        f.apply(x)
+    assert noted(error.value).startswith("`F.forward` called a function")
+    assert "jnp.linalg.inv(x.astype(jnp.float32)).astype(x.dtype)" in noted(error.value)
+    cast = jnp.linalg.inv(x.astype(jnp.float32)).astype(x.dtype)
+    assert (cast.dtype, cast[0, 0]) == (dtype, 0.5)
 
 
 # ---- tracebacks

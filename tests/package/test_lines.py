@@ -18,10 +18,10 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
-    "_advice": 300,
-    "_core": 1_685,
-    "_check": 1_815,
-    "_explain": 660,
+    "_advice": 315,
+    "_core": 1_690,
+    "_check": 1_855,
+    "_explain": 665,
     "_gradcheck": 400,
     "_cli": 455,
     "_triton": 1_765,
@@ -30,7 +30,7 @@ LINES = {
     "torch/_model": 805,
     "torch/_triton": 505,
 }
-CORE_LINES = 3_730
+CORE_LINES = 3_775
 
 # Most files.
 FILES = {"_core": 10, "torch/_translate": 23}

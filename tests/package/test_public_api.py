@@ -1,6 +1,7 @@
 """The public face: names, docstrings, examples."""
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -137,3 +138,20 @@ def test_jax_own_decorators_are_used_in_few_places():
     refuse, jax_rules = "_partitioned.py", "_jax_rules.py"
     assert users["custom_jvp"] == {"call.py", refuse, jax_rules}
     assert users["custom_vmap"] == {"batch.py"}
+
+
+@pytest.mark.parametrize("name", jaxfn._ELSEWHERE)
+def test_a_name_of_torch_or_jax_tells_where_it_is(name):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': write"):
+        vars(jaxfn)["__getattr__"](name)
+    for word in re.findall(r"jaxfn(?:\.\w+)+", jaxfn._ELSEWHERE[name]):
+        if word != "jaxfn.torch":  # which is imported by name
+            found = functools.reduce(getattr, word.split(".")[1:], jaxfn)
+            assert found is not None
+    for method in re.findall(r"def_?\w+", jaxfn._ELSEWHERE[name]):
+        assert callable(getattr(jaxfn.custom_function, method))
+
+
+def test_another_name_is_not_looked_for():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
+        jaxfn.nothing  # noqa: B018
