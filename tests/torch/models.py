@@ -137,6 +137,7 @@ _SMALL = {
 }
 _T5 = {"vocab_size": 97, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1}
 _GPT2 = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+_MIXTRAL = {**_SMALL, "num_key_value_heads": 2, "num_hidden_layers": 1}
 _VIT = {**_SMALL, "image_size": 16, "patch_size": 8}
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("ForCausalLM", {**_SMALL, "num_key_value_heads": 2}),
@@ -144,6 +145,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT2": ("LMHeadModel", _GPT2),
     "Bert": ("ForMaskedLM", _SMALL),
     "Mamba": ("ForCausalLM", {**_SMALL, "state_size": 4, "num_hidden_layers": 1}),
+    "Mixtral": ("ForCausalLM", {**_MIXTRAL, "num_local_experts": 3}),
     "T5": ("ForConditionalGeneration", {**_T5, "num_heads": 4}),
     "ViT": ("ForImageClassification", _VIT),
 }

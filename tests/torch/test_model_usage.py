@@ -910,3 +910,33 @@ def test_a_refusal_by_jax_names_the_model():
     words = r"`Linear\.apply.*axis_types=\(jax\.sharding\.AxisType\.Auto,\)"
     with jax.set_mesh(mesh), pytest.raises(TorchRefusal, match=f"(?s){words}"):
         jax.jit(jax.grad(loss))(model.params)
+
+
+GROUPS = {  # which axis has the groups
+    "rows": ((8, 4), (3, 4, 4)),
+    "contracted": ((4, 8), (8, 4)),
+    "columns": ((3, 4, 4), (4, 8)),
+}
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), GROUPS.values(), ids=list(GROUPS))
+def test_products_by_groups(of_a, of_b):
+    """As those of experts, of which one gets no rows."""
+    offs = torch.tensor([3, 3, 8], dtype=torch.int32)
+    run = lambda a, b: torch.nn.functional.grouped_mm(a, b, offs=offs)  # noqa: E731
+    a, b = torch.randn(of_a), torch.randn(of_b)
+    close(from_torch(run)(jnp_of(a), jnp_of(b)), run(a, b))
+    if of_a == (8, 4):  # the one that torch differentiates
+        a, b = a.requires_grad_(), b.requires_grad_()
+        want = torch.autograd.grad(run(a, b).pow(2).sum(), (a, b))
+        loss = lambda a, b: (from_torch(run)(a, b) ** 2).sum()  # noqa: E731
+        grads = jax.jit(jax.grad(loss, (0, 1)))(jnp_of(a), jnp_of(b))
+        for got, expected in zip(grads, want, strict=True):
+            close(got, expected)
+
+
+def test_a_histogram():
+    x = torch.tensor([-1.0, 0.0, 0.5, 1.0, 1.0, 4.0, 5.0])
+    for options in ((4, 0, 4), (3, 0, 0), (2, 1, 1)):
+        run = lambda x, o=options: torch.histc(x, *o)  # noqa: E731
+        assert from_torch(run)(jnp_of(x)).tolist() == run(x).tolist()

@@ -53,7 +53,7 @@ rows(
 
 
 @row("aten.histc")
-def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:  # noqa: A002
+def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     """Count the elements in bins of one width; those beside them don't count."""
     x = x.reshape(-1)
     low, high = jnp.asarray(min, x.dtype), jnp.asarray(max, x.dtype)
