@@ -321,6 +321,25 @@ def test_wrong_blame():
         jaxfn.check(3, jnp.ones(3))
 
 
+class Spike(jaxfn.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).astype(jnp.float32)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g / (1 + jnp.abs(x)) ** 2
+
+
+def test_an_output_that_rounds_is_named():
+    report = jaxfn.check(Spike, V, surrogate=True)
+    skipped = [x.message for x in report.results if "has no slope here" in x.message]
+    assert skipped
+    assert all("an output is float32 and rounds" in text for text in skipped)
+
+
 class Masked(jaxfn.Function):
     """Its forward can't be traced, its backward is right."""
 
