@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxfn._check import (
     Outcome,
+    Skip,
     compare_arrays,
     eps_of,
     in_float64,
@@ -29,6 +30,8 @@ from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
 from jaxfn.torch._compare.tensors import Found, Outs
 
+NOT_COMPARED = "not compared: "
+"""A row that is skipped with a message that begins with it: the report is not ok."""
 NUMBERS = (bool, int, float, complex)
 
 
@@ -79,7 +82,7 @@ class Pair:
         self._port = port
         self.double, self.exact = double, exact
         self.x64 = double or arguments.has_wide
-        self._accuracy = Accuracy(self._function, self._points, options.seed)
+        self.accuracy = Accuracy(self._function, self._points, options.seed)
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -208,7 +211,7 @@ class Pair:
             )
             if not outcome.ok and np.isfinite(outcome.error):
                 k, size = i if which is None else which[i], max(largest(b[i]), 1e-30)
-                outcome = self._accuracy.allow(outcome, what, k, size)
+                outcome = self.accuracy.allow(outcome, what, k, size)
             if not outcome.ok:
                 looks = hint(a, b, i, labels, what, tolerance)
                 where = "; ".join(filter(None, [outcome.where, looks]))
@@ -318,6 +321,22 @@ def _compiled(f: Callable[..., Any]) -> Callable[..., Any]:
             return f(*args)
 
     return call
+
+
+def expect_numbers(got: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Skip a row if nan is all that it compares: it equals itself, and proves nothing.
+
+    Raises:
+        Skip: There is nan in the arrays, and no finite number.
+    """
+    numbers = [wide(np.asarray(x)).ravel() for x in (*got, *expected)]
+    if any(np.isnan(x).any() for x in numbers) and not any(
+        np.isfinite(x).any() for x in numbers
+    ):
+        raise Skip(
+            f"{NOT_COMPARED}it is nan here, on both sides. Choose arguments in the "
+            "domain of the function"
+        )
 
 
 def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:

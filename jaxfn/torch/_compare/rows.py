@@ -9,7 +9,7 @@ from collections.abc import Callable
 from jaxfn._check import CheckResult, Outcome, Skip, described
 from jaxfn.torch._compare import further, gradients, values
 from jaxfn.torch._compare.original import OriginalError
-from jaxfn.torch._compare.pair import Different, Pair
+from jaxfn.torch._compare.pair import NOT_COMPARED, Different, Pair
 
 BUILDS, FAILS = "builds on", "fails as"
 
@@ -116,7 +116,12 @@ class ComparisonRun:
         """What was not compared, and why; an empty text if all was."""
         kinds = (("forward", "values"), ("backward", "gradients"))
         found = [(what, self._draws.get(rule)) for rule, what in kinds]
-        told = [f"{what} were not compared: {why}" for what, why in found if why]
+        told = [f"{what} were {NOT_COMPARED}{why}" for what, why in found if why]
+        told += [
+            f"{name} was {result.message}"
+            for name, result in self.results.items()
+            if result.message.startswith(NOT_COMPARED)
+        ]
         return told[0] if told else ""
 
     def add(self, name: str, row: Comparison, pair: Pair) -> None:
@@ -149,7 +154,7 @@ class ComparisonRun:
                     continue
                 if before.status == "FAIL":
                     return f"{BUILDS} {other!r}, which differs"
-                if before.message.startswith((BUILDS, FAILS)):
+                if before.message.startswith((BUILDS, FAILS, NOT_COMPARED)):
                     return before.message
         if row.draws and self._draws.get("forward"):
             return f"values can't be compared: {self._draws['forward']}"
