@@ -82,7 +82,8 @@ def compare(
             raises another error than NotImplementedError, or all is nan.
         OriginalError: (a RuntimeError) PyTorch's forward raises on these arguments.
         TypeError: `original` is no torch Function; `port` is one, or can't be called.
-        ValueError: An unknown precision, order or row; or a tolerance below 0.
+        ValueError: An unknown precision, order or row; a tolerance below 0; or other
+            parameters in the model than in the module.
 
     Example:
         >>> import jax.numpy as jnp, torch, jaxfn.torch
