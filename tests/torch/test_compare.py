@@ -625,6 +625,56 @@ def test_single_precision_inside_backward_is_not_wrong():
     assert not compare(port(1 + 1e-4), Bias, *args).ok
 
 
+def is_compiled(x):
+    return type(x).__name__ in ("DynamicJaxprTracer", "JitTracer")
+
+
+def test_what_is_wrong_only_when_compiled_is_told_once():
+    """Some rows run a compiled port, and are not about that."""
+    port = lambda x: jnp.exp(x) * (x.itemsize if is_compiled(x) else 1)  # noqa: E731
+    report = compare(port, pairs.Exp, V)
+    assert [r.check for r in report.failures] == ["value under jit"]
+
+
+def test_few_programs_are_compiled():
+    """A single operation takes almost as long to compile as a program."""
+
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x - jnp.floor(x) + jnp.round(x)) ** 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * g * (x - jnp.floor(x) + jnp.round(x))
+
+    class Original(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x - x.floor() + x.round()) ** 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * g * (x - x.floor() + x.round())
+
+    shapes = np.arange(15, dtype=np.float32).reshape(3, 5) / 7  # of no other test
+    found = []
+
+    def listen(event, seconds, **_):
+        found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        assert compare(Port, Original, shapes).ok
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert sum("backend_compile" in event for event in found) < 40
+
+
 def test_an_integer_output_has_no_gradient_to_compare():
     class Sign(Function):
         @staticmethod
