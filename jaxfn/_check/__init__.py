@@ -10,14 +10,15 @@ checks are in `checks`: `first_order` (value, backward and jvp), `second_order`,
 A new check is a row of `runner.CHECKS`. Add a Function that it must refuse to
 tests/check/wrong_functions.py.
 
-`jaxfn.torch.compare` imports outcomes, comparisons, `slopes`, `jumps`, `likeness` and
-the report, all from this package.
+`jaxfn.torch.compare` imports outcomes, comparisons, `slopes`, `jumps`, `likeness`,
+compiled programs and the report, all from this package.
 
 Imported at first use. Nothing that a Function needs to run belongs here.
 """
 
 from jaxfn._check.accuracy import LARGEST, MOST, jumps
 from jaxfn._check.api import check, expect_options, in_float64
+from jaxfn._check.compile import Once, Program
 from jaxfn._check.diagnosis import is_near, likeness
 from jaxfn._check.finite_differences import slopes
 from jaxfn._check.report import CheckError, CheckReport, CheckResult

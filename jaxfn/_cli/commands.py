@@ -62,8 +62,8 @@ COMPARE = f"""\
 {ARGUMENTS}
 rows, for --skip: as in the report; "gradients" for those of each argument
 
-exit code: 0 if nothing differs; 1 if something does, or if the original draws random
-numbers, because values can't be compared then; 2 if the command is wrong
+exit code: 0 if nothing differs; 1 if something does or can't be compared, because the
+original draws random numbers or all is nan; 2 if the command is wrong
 """
 TRANSLATE = f"""\
 {ARGUMENTS}

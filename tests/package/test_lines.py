@@ -26,7 +26,7 @@ LINES = {
     "_cli": 455,
     "_triton": 1_765,
     "torch/_base torch/_ops torch/_trace torch/_function": 5_305,
-    "torch/_compare torch/_translate": 5_265,
+    "torch/_compare torch/_translate": 5_345,
     "torch/_model": 805,
     "torch/_triton": 505,
 }

@@ -615,7 +615,6 @@ class RoundedSavedPort(jaxfn.Function):
 
 right("surrogate", RoundPort, Round, V)
 right("nested", NestedPort, Nested, V)
-right("surrogate saved", RoundedSavedPort, RoundedSaved, V)
 
 
 class Recomputed(Function):

@@ -241,6 +241,157 @@ def test_once_differentiable_is_no_second_derivative():
     assert report.ok
 
 
+class Settles(Function):
+    """An iteration, which is no more accurate than its tolerance."""
+
+    @staticmethod
+    def forward(ctx, x, tolerance):
+        y = torch.zeros_like(x)
+        while True:
+            last, y = y, 0.5 * torch.tanh(y) + x
+            if (y - last).norm() < tolerance:
+                break
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g / (1 - 0.5 / torch.cosh(y) ** 2), None
+
+
+def settles(seen):
+    """Return a port whose backward sees the saved output through a function."""
+
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x, tolerance):
+            def step(state):
+                return 0.5 * jnp.tanh(state[0]) + x, state[0]
+
+            def goes_on(state):
+                return jnp.linalg.norm(state[0] - state[1]) >= tolerance
+
+            y = jax.lax.while_loop(goes_on, step, (0 * x, 0 * x + jnp.inf))[0]
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            (y,) = map(seen, ctx.saved_tensors)
+            return g / (1 - 0.5 / jnp.cosh(y) ** 2), None
+
+    return Port
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-4])
+def test_a_second_derivative_of_an_iteration_is_compared(tolerance):
+    report = compare(settles(lambda y: y), Settles, V, tolerance)
+    assert report.ok, str(report)
+    assert row(report, "second derivative").status == "ok"
+    report = compare(settles(jax.lax.stop_gradient), Settles, V, tolerance)
+    assert [r.check for r in report.failures] == ["second derivative"]
+
+
+def test_a_second_derivative_without_a_reference_is_not_ok():
+    """PyTorch takes the saved values of a surrogate for constants."""
+    report = compare(pairs.RoundedSavedPort, pairs.RoundedSaved, V)
+    assert (report.ok, report.failures) == (False, ())
+    assert "second derivative was not compared: it differs" in report.summary
+    assert "neither can be called right: PyTorch takes what" in report.summary
+    assert "Pass order=1 to leave it out" in report.summary
+    with pytest.raises(CheckError, match="second derivative was not compared"):
+        report.raise_on_failure()
+    assert compare(pairs.RoundedSavedPort, pairs.RoundedSaved, V, order=1).ok
+
+
+def test_a_second_derivative_is_compared_at_the_edge_of_a_domain():
+    class Edge(Function):
+        @staticmethod
+        def forward(ctx, x):
+            assert (x <= 1).all()
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * g * x**2
+
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * g * jax.lax.stop_gradient(x) ** 2
+
+    assert compare(lambda x: x**3, Edge, np.ones(2)).ok
+    report = compare(Port, Edge, np.ones(2))
+    assert [r.check for r in report.failures] == ["second derivative"]
+
+
+def logarithm(factor):
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return jnp.log(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return factor * g * jnp.sqrt(x) / jnp.sqrt(x) / x
+
+    return Port
+
+
+class Logarithm(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.log()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.sqrt() / x.sqrt() / x
+
+
+def test_nan_alone_proves_nothing():
+    report = compare(logarithm(7.0), Logarithm, -np.abs(V))
+    assert (report.ok, report.failures) == (False, ())
+    assert "value was not compared" in report.summary
+    assert "Choose arguments in the domain of the function" in report.summary
+    assert row(report, "gradients under jit").status == "skipped"
+    assert compare(logarithm(1.0), Logarithm, V).ok  # one of three is in the domain
+    assert not compare(logarithm(7.0), Logarithm, V).ok
+    finite = compare(lambda x: jnp.ones(3), Logarithm, -np.abs(V))
+    assert finite.failures[0].check == "value"
+
+
+def test_nan_gradients_alone_prove_nothing():
+    class Zero(Logarithm):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return 0 * x
+
+    class Port(logarithm(7.0)):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return 0 * x
+
+    report = compare(Port, Zero, -np.abs(V))
+    assert (report.ok, report.failures) == (False, ())
+    assert row(report, "value").status == "ok"
+    assert "gradient of argument 0 was not compared" in report.summary
+
+
 def test_none_is_the_same_as_zero():
     class Half(Function):
         @staticmethod
@@ -472,6 +623,56 @@ def test_single_precision_inside_backward_is_not_wrong():
         report = compare(right, Bias, *args)
         assert report.ok, report
     assert not compare(port(1 + 1e-4), Bias, *args).ok
+
+
+def is_compiled(x):
+    return type(x).__name__ in ("DynamicJaxprTracer", "JitTracer")
+
+
+def test_what_is_wrong_only_when_compiled_is_told_once():
+    """Some rows run a compiled port, and are not about that."""
+    port = lambda x: jnp.exp(x) * (x.itemsize if is_compiled(x) else 1)  # noqa: E731
+    report = compare(port, pairs.Exp, V)
+    assert [r.check for r in report.failures] == ["value under jit"]
+
+
+def test_few_programs_are_compiled():
+    """A single operation takes almost as long to compile as a program."""
+
+    class Port(jaxfn.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x - jnp.floor(x) + jnp.round(x)) ** 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * g * (x - jnp.floor(x) + jnp.round(x))
+
+    class Original(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x - x.floor() + x.round()) ** 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * g * (x - x.floor() + x.round())
+
+    shapes = np.arange(15, dtype=np.float32).reshape(3, 5) / 7  # of no other test
+    found = []
+
+    def listen(event, seconds, **_):
+        found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        assert compare(Port, Original, shapes).ok
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert sum("backend_compile" in event for event in found) < 40
 
 
 def test_an_integer_output_has_no_gradient_to_compare():

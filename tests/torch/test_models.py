@@ -1,5 +1,7 @@
 """Whole models: outputs and all gradients are PyTorch's."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,3 +243,67 @@ def test_compare_skips_second_derivatives_that_kernels_lack():
 def test_compare_counts_outputs():
     (failure,) = compare(from_torch(Returns(k=None)), Returns(), jnp.ones(3)).failures
     assert failure.message == "expected 1 float outputs and 2 others, got 1 and 1"
+
+
+class Checkpointed(torch.nn.Module):
+    """Attention and a batch norm, which run a second time in backward."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(3)
+        self.reentrant = reentrant
+
+    def inner(self, x):
+        y = self.layer(x)
+        y = torch.nn.functional.scaled_dot_product_attention(y, y, y)
+        return self.norm(y)
+
+    def forward(self, x):
+        checkpoint = torch.utils.checkpoint.checkpoint
+        x = x * self.layer.weight[0]
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant).square()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_compare_of_a_module_with_a_checkpoint(reentrant):
+    module, x = Checkpointed(reentrant), torch.randn(2, 3, 4)
+    before = module.layer.weight.grad = torch.ones(4, 4)
+    model = from_torch(module, mutable=True)
+    report = compare(model, module, x)
+    assert report.ok, str(report)
+    second = [r for r in report.results if r.check.startswith("second derivative")]
+    if reentrant:  # PyTorch has none
+        assert [r.status for r in second] == ["skipped"]
+        assert "use_reentrant=True" in second[0].message
+    else:
+        assert [r.status for r in second] == ["ok"] * 5
+    assert module.layer.weight.grad is before
+    assert (before == 1).all()
+    assert module.layer.bias.grad is None
+    assert int(module.norm.num_batches_tracked) == 0
+    other = Checkpointed(reentrant)
+    other.load_state_dict(module.state_dict())
+    other.layer.weight.register_hook(lambda g: 2 * g)
+    (failure,) = compare(model, other, x, order=1).failures
+    assert failure.check == "gradient of layer.weight"
+
+
+@pytest.mark.parametrize("frozen_first", [True, False])
+def test_compare_of_other_parameters_is_refused(frozen_first):
+    module = torch.nn.Linear(3, 2)
+    module.bias.requires_grad_(not frozen_first)
+    model = from_torch(module)
+    module.bias.requires_grad_(frozen_first)
+    text = "expected ['bias'], got []" if frozen_first else "expected [], got ['bias']"
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
+        compare(model, module, jnp.ones(3))
+    assert "Call from_torch(module) again" in str(caught.value)
+
+
+def test_compare_of_a_compiled_module_with_the_module_is_refused():
+    module = torch.nn.Linear(3, 2)
+    model = from_torch(torch.compile(module))
+    with pytest.raises(
+        ValueError, match=r"`Linear` .* got \['_orig_mod.bias', '_orig_mod"
+    ):
+        compare(model, module, jnp.ones(3))

@@ -743,7 +743,11 @@ class T(Function):
             (X, 0 * LEFT_OUT),
             (X, LEFT_OUT),
         ),
-        ("return F.threshold(x, 0.1, n) + F.hardshrink(x)", (X, 1), (X * NAN, 1)),
+        (
+            "return F.threshold(x, 0.1, n) + F.hardshrink(x)",
+            (X, 1),
+            (X.where(X > 0, NAN), 1),
+        ),
     ],
     ids=[
         *("bindings on one line", "writes on one line", "a transpose"),

@@ -9,7 +9,7 @@ jit and vmap, second derivatives); it is then one of
     equal       all is translated, and no row of the comparison differs
     partly      the same, but for marked lines that these arguments do not reach
     left        a marked line is reached, or what it left undefined: an error, no value
-    draws       no row differs, but values were not compared, because it draws
+    draws       no row differs, but not all was compared, mostly because it draws
     differs     all is translated, and a row differs: never to be accepted
     fails       the translator itself raises
     torch       torch raises on these arguments, or can't import the module

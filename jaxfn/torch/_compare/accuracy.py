@@ -46,12 +46,16 @@ class Accuracy:
         if outcome.error > outcome.tolerance + MOST * LARGEST:
             return outcome
         for side in SIDES:
-            jump = self._once("jumps", side, what, self._jumps)[k]
+            jump = self.jumps_of(side, what)[k]
             more = outcome.tolerance + MOST * jump
             if outcome.error <= more:
                 note = f"the {side} is accurate to about {jump:.0e} here"
                 return Outcome(outcome.error, more, note=note)
         return outcome
+
+    def jumps_of(self, side: str, what: str) -> Sequence[float]:
+        """Return how much each result of a side jumps, relative to its size."""
+        return self._once("jumps", side, what, self._jumps)
 
     def _once(
         self,

@@ -42,6 +42,8 @@ def compare(
     such rule, the row is skipped and says so. A difference that is known and right is
     "expected": PyTorch treats tensors that forward saved as constants in a second
     derivative, but finite differences of PyTorch's own gradient agree with the port.
+    If they agree with neither, and the gradient is not the slope of the value, then a
+    second derivative that differs is "not compared", and the report is not ok.
 
     For a module, the rows compare the outputs, in the module's precision. Then come the
     gradients of a weighted sum of them, and those of a weighted sum of these.
@@ -76,11 +78,12 @@ def compare(
 
     Raises:
         CheckError: (an AssertionError) With raise_on_failure: something differs, or
-            can't be compared, because the original draws random numbers, or its
-            backward raises another error than NotImplementedError.
+            can't be compared, because the original draws random numbers, its backward
+            raises another error than NotImplementedError, or all is nan.
         OriginalError: (a RuntimeError) PyTorch's forward raises on these arguments.
         TypeError: `original` is no torch Function; `port` is one, or can't be called.
-        ValueError: An unknown precision, order or row; or a tolerance below 0.
+        ValueError: An unknown precision, order or row; a tolerance below 0; or other
+            parameters in the model than in the module.
 
     Example:
         >>> import jax.numpy as jnp, torch, jaxfn.torch

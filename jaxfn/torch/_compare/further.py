@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._check import Outcome, Skip, eps_of, is_close, slopes, worst
+from jaxfn._check import Once, Outcome, Skip, eps_of, is_close, slopes, worst
 from jaxfn._core import internals, is_array, is_inexact, messages
 from jaxfn._kernels import KernelDerivativeError
 from jaxfn.torch._compare.accuracy import normal
 from jaxfn.torch._compare.arguments import exchanged
 from jaxfn.torch._compare.gradients import names
 from jaxfn.torch._compare.original import OriginalError
-from jaxfn.torch._compare.pair import Different, Pair
+from jaxfn.torch._compare.pair import NOT_COMPARED, Different, Pair, expect_numbers
 from jaxfn.torch._compare.points import points
 from jaxfn.torch._compare.values import needed
 
@@ -30,6 +31,7 @@ CONSTANTS = (
 SAVED = f"{CONSTANTS}; the port's is the slope of the gradient"
 NO_SLOPE = "PyTorch's second derivative is not the slope of its own gradient here"
 OTHERWISE = f"{NO_SLOPE}; the port's is"
+BOTH = "both agree with finite differences of PyTorch's gradient, as far as these go"
 
 
 class Expected(Exception):  # noqa: N818  (it is a finding)
@@ -43,9 +45,12 @@ def second(pair: Pair) -> Outcome:
     """Compare the gradients of the gradients, by arguments and by cotangents."""
     chosen = needed(pair)
     once = pair.original.is_once_differentiable
-    expected = [] if once else pair.torch_second(pair.arrays, pair.cts, pair.along)
+    args = pair.arrays, pair.cts, pair.along
+    expected = [] if once else pair.torch_second(*args)
     try:
-        got = pair.jax_second(pair.arrays, pair.cts, pair.along)
+        # If PyTorch has none, the question is only whether the port refuses it too.
+        trace = functools.partial(jax.eval_shape, pair.jax_second)
+        got = trace(*args) if once else Once(pair.jax_second)(*args)
     except messages.SecondDerivativeError as error:
         if once:
             raise Skip("both refuse it: once_differentiable") from error
@@ -58,6 +63,7 @@ def second(pair: Pair) -> Outcome:
             "PyTorch's backward is once_differentiable: only the port has a second "
             "derivative"
         )
+    expect_numbers(got, expected)
     outcome = pair.compare(got, expected, _labels(pair, chosen), "second derivative")
     if outcome.ok:
         return outcome
@@ -79,30 +85,38 @@ def _judged(
 ) -> Outcome:
     """Decide about a difference: torch's may not be the slope of its own gradient."""
     saves = pair.original.saves_intermediates(chosen)
-    gap = _from_slopes(pair, chosen, got)
-    if gap == "":
+    found = _beside_slopes_of_gradient(pair, chosen, got, theirs)
+    if found is None and saves:
+        raise _unproved(CONSTANTS, "has no slope to compare with")
+    if found is None:
+        return outcome
+    ours, originals = found
+    if ours.ok and originals.ok:
+        return dataclasses.replace(ours, note=BOTH)
+    if ours.ok:
         raise Expected(SAVED if saves else OTHERWISE)
-    if saves and gap is None:
-        raise Skip(f"{CONSTANTS}, and the gradient has no slope to compare with")
     # The rules define the derivative of an output. If it is not the slope of the value
     # (a surrogate, an early stop), then the slope of the gradient proves nothing.
-    lost = saves or (gap and _from_slopes(pair, chosen, theirs))
-    if lost and not _is_slope_of_value(pair, chosen):
-        raise Skip(
-            f"{CONSTANTS if saves else NO_SLOPE}, and the gradient is not the slope of "
-            "the value: there is no reference for the second derivative"
-        )
-    where = "\n  ".join(filter(None, [outcome.where, gap]))
-    return dataclasses.replace(outcome, where=where)
+    if (saves or not originals.ok) and not _is_slope_of_value(pair, chosen):
+        raise _unproved(CONSTANTS if saves else NO_SLOPE, "is not the value's slope")
+    where = f"finite differences of PyTorch's gradient: {ours.where}"
+    return dataclasses.replace(outcome, where=f"{outcome.where}\n  {where}")
 
 
-def _from_slopes(
-    pair: Pair, chosen: Sequence[int], got: Sequence[np.ndarray]
-) -> str | None:
-    """Return how the port's differs from the slope of torch's gradient.
+def _unproved(why: str, gradient: str) -> Skip:
+    return Skip(
+        f"{NOT_COMPARED}it differs from PyTorch's, and neither can be called right: "
+        f"{why}, and the gradient {gradient}. Pass order=1 to leave it out"
+    )
 
-    Empty if it does not differ; None if there is no slope.
-    """
+
+def _beside_slopes_of_gradient(
+    pair: Pair,
+    chosen: Sequence[int],
+    got: Sequence[np.ndarray],
+    theirs: Sequence[np.ndarray],
+) -> list[Outcome] | None:
+    """Compare the port's and torch's with the slope of torch's gradient."""
     n = len(chosen)
 
     def gradients(*args: Any) -> list[Any]:
@@ -111,50 +125,64 @@ def _from_slopes(
         return pair.torch_gradients(every, chosen, xs[n:])
 
     at = [*(pair.arrays[i] for i in chosen), *pair.cts]
-    slopes = _along_each(gradients, at, pair.along, got, pair.rng())
-    for outcome, label in zip(slopes, _labels(pair, chosen), strict=True):
-        if outcome is None:
-            return None
-        if not outcome.ok:
-            return f"finite differences of PyTorch's gradient: {label}, {outcome.where}"
-    return ""
+    noise = pair.accuracy.jumps_of("original", "gradient")
+    labels = _labels(pair, chosen)
+    return _beside_slopes(
+        gradients, at, pair.along, [got, theirs], labels, noise, pair.rng()
+    )
 
 
 def _is_slope_of_value(pair: Pair, chosen: Sequence[int]) -> bool:
+    at = pair.expected.inexact
+
     def values(*args: Any) -> list[Any]:
         every = exchanged(pair.arrays, chosen, list(map(np.asarray, args)))
         leaves = pair.original.value(every).leaves
-        return [leaves[i] for i in pair.expected.inexact]
+        return [leaves[i] for i in at]
 
-    at, got = [pair.arrays[i] for i in chosen], pair.expected_gradients
-    slopes = _along_each(values, at, pair.cts, got, pair.rng())
-    return all(outcome is not None and outcome.ok for outcome in slopes)
+    xs, got = [pair.arrays[i] for i in chosen], [pair.expected_gradients]
+    jumps = pair.accuracy.jumps_of("original", "value")
+    noise, labels = [jumps[i] for i in at], names(pair, chosen)
+    found = _beside_slopes(values, xs, pair.cts, got, labels, noise, pair.rng())
+    return found is not None and found[0].ok
 
 
-def _along_each(
+def _beside_slopes(
     f: Callable[..., list[Any]],
     at: Sequence[np.ndarray],
     along: Sequence[np.ndarray],
-    got: Sequence[np.ndarray],
+    results: Sequence[Sequence[np.ndarray]],
+    labels: Sequence[str],
+    noise: Sequence[float],
     generator: np.random.Generator,
-) -> Iterator[Outcome | None]:
-    """Compare <got[k], t> with the slope of <f, along>, for a direction t of each.
+) -> list[Outcome] | None:
+    """Compare <result[k], t> with the slope of <f, along>, for a direction t of each.
 
-    Yield None if the function has no slope along it.
+    Return the worst outcome of each result; None if `f` has no slope along one of them.
+    `noise` is the accuracy of each output of `f`, relative to its largest element.
     """
     eps = eps_of([x for x in at if is_inexact(x)])
+    found: list[list[Outcome]] = [[] for _ in results]
     for k, x in enumerate(at):
         t = normal(x, generator)
-        found = slopes(f, at, [t if j == k else None for j in range(len(at))], eps)
-        if not all(s.settled.all() for s in found):
-            yield None
-            continue
-        values = [s.value for s in found]
-        size = _dot([np.abs(a) for a in along], [np.abs(v) for v in values])
-        size += sum(s.least_size for s in found)
-        outcome = is_close(_dot([got[k]], [t]), _dot(along, values), size, eps**SLOPE)
-        where = f"along a random direction: {outcome.where}"
-        yield dataclasses.replace(outcome, where=where)
+        ts = [t if j == k else None for j in range(len(at))]
+        try:
+            along_t = slopes(f, at, ts, eps, noise)
+        except OriginalError:  # it refuses points near the arguments
+            return None
+        if not all(s.settled.all() for s in along_t):
+            return None
+        expected = [s.value for s in along_t]
+        sizes = [np.abs(a) for a in along]
+        size = _dot(sizes, [np.abs(v) for v in expected])
+        size += sum(s.least_size for s in along_t)
+        errors = [np.broadcast_to(s.error, s.value.shape) for s in along_t]
+        slope, allowed = _dot(along, expected), _dot(sizes, errors)
+        for outcomes, result in zip(found, results, strict=True):
+            outcome = is_close(_dot([result[k]], [t]), slope, size, eps**SLOPE, allowed)
+            where = f"{labels[k]}, along a random direction: {outcome.where}"
+            outcomes.append(dataclasses.replace(outcome, where=where))
+    return [worst(outcomes) for outcomes in found]
 
 
 def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
@@ -244,7 +272,7 @@ def vmap(pair: Pair) -> Outcome:
         return [np.asarray(leaves[i]) for i in at]
 
     for axes, batched, loop in _batches(pair, run):
-        port = jax.vmap(lambda *xs: pair.port.arrays(xs), axes)
+        port = Once(jax.vmap(lambda *xs: pair.port.arrays(xs), axes))
         got = port(*map(jnp.asarray, batched))
         labels = [f"{pair.expected.labels[i]} (in_axes={axes})" for i in at]
         expected = _own_vmap(pair, batched, axes, at, loop)
@@ -282,7 +310,7 @@ def vmap_gradients(pair: Pair) -> Outcome:
         return pair.port.pull(arrays, chosen, pair.cts)
 
     for axes, batched, loop in _batches(pair, run):
-        gradients = jax.vmap(pull, axes)(*map(jnp.asarray, batched))
+        gradients = Once(jax.vmap(pull, axes))(*map(jnp.asarray, batched))
         got = [np.asarray(g) for g in gradients]
         labels = names(pair, chosen, f" (in_axes={axes})")
         found.append(pair.compare(got, loop, labels, "gradient"))

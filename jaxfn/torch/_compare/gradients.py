@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxfn._check import Outcome, Skip, is_near, subsets, worst
 from jaxfn.torch._compare.hints import counts
-from jaxfn.torch._compare.pair import Different, Pair, subsets_in_words
+from jaxfn.torch._compare.pair import Different, Pair, expect_numbers, subsets_in_words
 from jaxfn.torch._compare.points import points
 from jaxfn.torch._compare.values import POINTS, lost, needed
 
@@ -27,6 +27,7 @@ def gradient(i: int, pair: Pair) -> Outcome:
         raise Skip(f"PyTorch itself raises: {pair.why_not[i]}")
     k = pair.chosen.index(i)
     got, expected = pair.got_gradients, pair.expected_gradients
+    expect_numbers(got, expected)
     outcome = _only(pair, got, expected, names(pair, pair.chosen), k)
     if not outcome.ok and np.isfinite(got[k]).all() and got[k].size:
         found = _cotangents(pair, k, got[k])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,11 +41,19 @@ def compare_module(
             "compare got a model that draws random numbers (random=True): expected one "
             "whose numbers PyTorch can compute too. Compare it after module.eval()."
         )
+    name = type(module).__name__
+    trained = {k for k, x in module.named_parameters() if x.requires_grad}
+    if trained != set(port.params):
+        expected, got = trained - set(port.params), set(port.params) - trained
+        raise ValueError(
+            f"compare got a model whose params are not those of `{name}` that require "
+            f"a gradient: beside what both have, expected {sorted(expected)[:5]}, got "
+            f"{sorted(got)[:5]}. Call from_torch(module) again, and pass that module."
+        )
     # A parameter whose gradient is zero gets nothing but rounding: the largest gradient
     # says how much that is.
     ours = _in_jax(port, args, kwargs, order)
     theirs = _originals(module, args, kwargs, port.mutable)
-    name = type(module).__name__
     if ours.counts != theirs.counts:
         message = "expected {} float outputs and {} others, got {} and {}"
         message = message.format(*theirs.counts, *ours.counts)
@@ -170,26 +178,48 @@ def _originals(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
     ) from first
 
 
+class _Beside(torch.nn.Module):
+    """A module beside what is computed with it, as one module to call."""
+
+    def __init__(self, module: Any, compute: Callable[[], _Computed]) -> None:
+        super().__init__()
+        self.module, self.compute = module, compute
+
+    def forward(self) -> _Computed:
+        return self.compute()
+
+
 def _in_torch(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
+    compute = functools.partial(_computed, module, args, kwargs, mutable)
+    # A batch norm in training writes to its buffers: leave them as they are. They are
+    # replaced until all gradients are known, because a checkpoint runs parts again.
+    buffers = {f"module.{k}": x.clone() for k, x in module.named_buffers()}
+    # PyTorch's other kernels of attention have no second derivative.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return torch.func.functional_call(_Beside(module, compute), buffers, ())
+
+
+def _computed(module: Any, args: Any, kwargs: Any, mutable: bool) -> _Computed:
     inputs = _Inputs(args, kwargs, _is_float_tensor)
     floats = {k: x.detach().clone().requires_grad_() for k, x in inputs.floats.items()}
     values = {k: x for k, x in module.named_parameters() if x.requires_grad} | floats
-    # A batch norm in training writes to its buffers: leave them as they are.
-    buffers = {k: x.clone() for k, x in module.named_buffers()}
-    # PyTorch's other kernels of attention have no second derivative.
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        result = inputs.call(
-            lambda *args, **kwargs: torch.func.functional_call(
-                module, buffers, args, kwargs
-            ),
-            {k: x.clone() for k, x in floats.items()},  # no leaf: it may be written to
-        )
+    # They are no leaves: the module may write to them.
+    result = inputs.call(module, {k: x.clone() for k, x in floats.items()})
+    if mutable:
+        result = result, {k: x.clone() for k, x in module.named_buffers()}
     # JAX has learned meanwhile to take the result apart, and in which order.
-    leaves = jax.tree.leaves((result, buffers) if mutable else result)
+    leaves = jax.tree.leaves(result)
     outs = [x for x in leaves if _is_float_tensor(x)]
     others = [x for x in leaves if not _is_float_tensor(x)]
     total = sum(((_like(x) * x).sum() for x in outs), torch.zeros(()))
-    grads = _gradients(total, values)
+    try:
+        grads = _gradients(total, values)
+    except RuntimeError as error:
+        if "use_reentrant=True" not in str(error):
+            raise
+        found = _Computed(outs, others, _accumulated(total, values))
+        found.second = error
+        return found
     found = _Computed(outs, others, grads)
     try:
         total = sum(((_like(g) * g).sum() for g in grads.values()), torch.zeros(()))
@@ -209,6 +239,22 @@ def _gradients(total: Any, values: dict[str, Any]) -> dict[str, Any]:
     how = {"allow_unused": True, "materialize_grads": True}
     grads = torch.autograd.grad(total, list(values.values()), create_graph=True, **how)
     return dict(zip(values, grads, strict=True))
+
+
+def _accumulated(total: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the gradients that `backward` adds up; a checkpoint may take it alone."""
+    before = {k: x.grad for k, x in values.items()}
+    for x in values.values():
+        x.grad = None
+    try:
+        total.backward()
+        found = {k: x.grad for k, x in values.items()}
+    finally:
+        for k, x in values.items():
+            x.grad = before[k]
+    return {
+        k: torch.zeros_like(values[k]) if g is None else g for k, g in found.items()
+    }
 
 
 def _rows(ours: _Computed, theirs: _Computed, order: int) -> Iterator[_Row]:

@@ -8,11 +8,13 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxfn._check import (
+    Once,
     Outcome,
+    Program,
+    Skip,
     compare_arrays,
     eps_of,
     in_float64,
@@ -29,6 +31,8 @@ from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
 from jaxfn.torch._compare.tensors import Found, Outs
 
+NOT_COMPARED = "not compared: "
+"""A row that is skipped with a message that begins with it: the report is not ok."""
 NUMBERS = (bool, int, float, complex)
 
 
@@ -79,7 +83,7 @@ class Pair:
         self._port = port
         self.double, self.exact = double, exact
         self.x64 = double or arguments.has_wide
-        self._accuracy = Accuracy(self._function, self._points, options.seed)
+        self.accuracy = Accuracy(self._function, self._points, options.seed)
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -111,7 +115,9 @@ class Pair:
     @functools.cached_property
     def got(self) -> list[Any]:
         """The outputs of the port."""
-        return self.port.leaves(self.arrays)
+        # A single operation takes long to compile. The exact pair alone runs each.
+        run = self.port.leaves if self.exact is None else self.port.leaves_compiled
+        return run(self.arrays)
 
     @functools.cached_property
     def cts(self) -> list[np.ndarray]:
@@ -165,7 +171,10 @@ class Pair:
     @functools.cached_property
     def got_gradients(self) -> list[np.ndarray]:
         """The port's gradients by the chosen arrays."""
-        return self.jax_gradients(self.arrays, self.chosen, self.cts)
+        if self.exact is None:
+            return self.jax_gradients(self.arrays, self.chosen, self.cts)
+        pull = Once(lambda xs, cts: self.port.pull(xs, self.chosen, cts))
+        return [np.asarray(g) for g in pull(self.arrays, self.cts)]
 
     def jax_gradients(
         self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
@@ -208,7 +217,7 @@ class Pair:
             )
             if not outcome.ok and np.isfinite(outcome.error):
                 k, size = i if which is None else which[i], max(largest(b[i]), 1e-30)
-                outcome = self._accuracy.allow(outcome, what, k, size)
+                outcome = self.accuracy.allow(outcome, what, k, size)
             if not outcome.ok:
                 looks = hint(a, b, i, labels, what, tolerance)
                 where = "; ".join(filter(None, [outcome.where, looks]))
@@ -267,7 +276,7 @@ class Pair:
                 return numbers_in(self.port.leaves(xs))
             return numbers_in(self.original.value(xs).leaves)
 
-        return _compiled(run) if is_compiled else run
+        return Program(run) if is_compiled else run
 
     # ---- further derivatives
 
@@ -305,19 +314,20 @@ class Pair:
         return filled(found, [*(arrays[i] for i in self.chosen), *cts])
 
 
-def _compiled(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function, compiled if it can be: else its loops compile each time."""
-    run = jax.jit(f)
+def expect_numbers(got: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Skip a row if nan is all that it compares: it equals itself, and proves nothing.
 
-    def call(*args: Any) -> Any:
-        nonlocal run
-        try:
-            return run(*args)
-        except Exception:  # noqa: BLE001  (rules raise what they like)
-            run = f
-            return f(*args)
-
-    return call
+    Raises:
+        Skip: There is nan in the arrays, and no finite number.
+    """
+    numbers = [wide(np.asarray(x)).ravel() for x in (*got, *expected)]
+    if any(np.isnan(x).any() for x in numbers) and not any(
+        np.isfinite(x).any() for x in numbers
+    ):
+        raise Skip(
+            f"{NOT_COMPARED}it is nan here, on both sides. Choose arguments in the "
+            "domain of the function"
+        )
 
 
 def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:

@@ -18,7 +18,9 @@ class CompareReport(CheckReport):
             `status`: "ok", "FAIL", "skipped", or "expected" for a difference that is
             known and right.
         original: Name of the torch class.
-        refused: What was not compared, and why; empty if all was.
+        refused: What was not compared, and why; empty if all was: values or gradients
+            that are random, nan on both sides, or a second derivative that differs from
+            PyTorch's if neither can be called right.
 
     Example:
         >>> import jax.numpy as jnp, torch, jaxfn.torch
@@ -39,7 +41,11 @@ class CompareReport(CheckReport):
 
     @property
     def ok(self) -> bool:
-        """Return whether values and gradients were compared, and no row differs."""
+        """Return whether no row differs, and none that matters was left uncompared.
+
+        See `refused` for these. A row that is skipped otherwise, because PyTorch or the
+        port has no such derivative, or as told, counts as no difference.
+        """
         return not self.failures and not self.refused
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from jaxfn._check import CheckResult, Outcome, Skip, described
 from jaxfn.torch._compare import further, gradients, values
 from jaxfn.torch._compare.original import OriginalError
-from jaxfn.torch._compare.pair import Different, Pair
+from jaxfn.torch._compare.pair import NOT_COMPARED, Different, Pair
 
 BUILDS, FAILS = "builds on", "fails as"
 
@@ -43,20 +43,26 @@ _ROWS = {
     "shape": Comparison("forward", values.shape, ("outputs",), True, ""),
     "dtype": Comparison("forward", values.dtype, ("outputs",), True, ""),
     "value": Comparison("forward", values.value, _SHAPE, draws="forward"),
-    "value as given": Comparison("forward", values.value, _VALUE, True, "forward"),
     "value at other points": Comparison(
         "forward", values.value_elsewhere, _VALUE, draws="forward"
     ),
     "value under jit": Comparison("forward", values.value_jit, _VALUE, draws="forward"),
+    # Rows "as given" run compiled: the row before tells what is wrong only then.
+    "value as given": Comparison(
+        "forward", values.value, (*_VALUE, "value under jit"), True, "forward"
+    ),
     "value while differentiated": Comparison(
         "forward", values.value_differentiated, _VALUE
     ),
     GRADIENTS: Comparison("backward", gradients.gradient, _VALUE),
-    "gradients as given": Comparison(
-        "backward", gradients.gradients_given, (*_GRADIENT, "value as given"), True
-    ),
     "gradients under jit": Comparison(
         "backward", gradients.gradients_jit, (*_GRADIENT, "value under jit")
+    ),
+    "gradients as given": Comparison(
+        "backward",
+        gradients.gradients_given,
+        (*_GRADIENT, "value as given", "gradients under jit"),
+        True,
     ),
     "gradients at other points": Comparison(
         "backward", gradients.gradients_elsewhere, (*_GRADIENT, "value at other points")
@@ -68,7 +74,7 @@ _ROWS = {
         "backward", gradients.gradients_of_outputs, _GRADIENT
     ),
     "second derivative": Comparison(
-        "backward", further.second, (*_GRADIENT, "value under jit")
+        "backward", further.second, (*_GRADIENT, "gradients under jit")
     ),
     "jvp": Comparison("jvp", further.jvp, _VALUE),
     "vmap": Comparison(
@@ -77,7 +83,7 @@ _ROWS = {
     "vmap of gradients": Comparison(
         "backward",
         further.vmap_gradients,
-        (*_GRADIENT, "gradients at other points", "vmap"),
+        (*_GRADIENT, "gradients at other points", "gradients under jit", "vmap"),
     ),
 }
 
@@ -116,7 +122,12 @@ class ComparisonRun:
         """What was not compared, and why; an empty text if all was."""
         kinds = (("forward", "values"), ("backward", "gradients"))
         found = [(what, self._draws.get(rule)) for rule, what in kinds]
-        told = [f"{what} were not compared: {why}" for what, why in found if why]
+        told = [f"{what} were {NOT_COMPARED}{why}" for what, why in found if why]
+        told += [
+            f"{name} was {result.message}"
+            for name, result in self.results.items()
+            if result.message.startswith(NOT_COMPARED)
+        ]
         return told[0] if told else ""
 
     def add(self, name: str, row: Comparison, pair: Pair) -> None:
@@ -149,7 +160,7 @@ class ComparisonRun:
                     continue
                 if before.status == "FAIL":
                     return f"{BUILDS} {other!r}, which differs"
-                if before.message.startswith((BUILDS, FAILS)):
+                if before.message.startswith((BUILDS, FAILS, NOT_COMPARED)):
                     return before.message
         if row.draws and self._draws.get("forward"):
             return f"values can't be compared: {self._draws['forward']}"

@@ -11,7 +11,13 @@ import numpy as np
 
 from jaxfn._check import MOST, Outcome, Skip, worst
 from jaxfn._core import is_inexact, values
-from jaxfn.torch._compare.pair import NUMBERS, Different, Pair, numbers_in
+from jaxfn.torch._compare.pair import (
+    NUMBERS,
+    Different,
+    Pair,
+    expect_numbers,
+    numbers_in,
+)
 from jaxfn.torch._compare.points import points
 
 POINTS = 2
@@ -135,6 +141,9 @@ def _compared(
 
 def value(pair: Pair) -> Outcome:
     """Compare the values."""
+    floats = [(x, y) for _, x, y in _each(pair) if is_inexact(y)]
+    if floats:
+        expect_numbers(*zip(*floats, strict=True))
     return _compared(pair, pair.got, pair.expected.leaves)
 
 

@@ -58,8 +58,9 @@ class Translation:
         if self.comparison is None:
             lines.append(_NOT_COMPARED)
         else:
-            failures = self.comparison.failures
+            failures, refused = self.comparison.failures, self.comparison.refused
             lines += [f"differs: {f.check}: {f.message}" for f in failures]
+            lines += [refused] if refused else []
             if not failures:
                 lines.append("no row of the comparison differs")
         return "\n".join(lines)
