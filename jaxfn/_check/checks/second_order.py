@@ -132,7 +132,9 @@ def _against_slopes(
     slopes = finite_differences.slopes(g, args, along, case.eps, noise)
     if not all(s.settled.all() for s in slopes):
         low = [o for o in case.out_types if shared.eps_of([o]) > case.eps]
-        hint = f": an output is {low[0].dtype} and rounds; cast to x.dtype" if low else ""
+        hint = (
+            f": an output is {low[0].dtype} and rounds; cast to x.dtype" if low else ""
+        )
         raise Skip(
             f"the first derivative has no slope here that differences agree on{hint}"
         )
