@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from jaxfn.torch import TorchRefusal, from_torch
@@ -334,6 +335,53 @@ def test_buffers_that_share_memory_are_refused(share):
     module.register_buffer("a", torch.zeros(3))
     module.register_buffer("b", share(module.a))
     with pytest.raises(TypeError, match="got `b` of Module, which shares that of `a`"):
+        from_torch(module)
+
+
+def pruned(layer):
+    prune.l1_unstructured(layer, "weight", 0.5)
+    return layer
+
+
+OLD = {
+    "weight norm": nn.utils.weight_norm,
+    "spectral norm": lambda layer: nn.utils.spectral_norm(layer).eval(),
+    "pruned": pruned,
+}
+
+
+@pytest.mark.parametrize("make", OLD.values(), ids=list(OLD))
+@pytest.mark.parametrize("is_called", [False, True])
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+def test_a_weight_that_each_call_computes_anew(make, is_called):
+    """It is an attribute, which the module has from the call before."""
+    module, x = make(nn.Linear(3, 2)), torch.randn(4, 3)
+    if is_called:
+        module(x)
+    model = from_torch(module)
+    grads = jax.jit(jax.grad(lambda p: (model.apply(p, jnp_of(x)) ** 2).sum()))
+    (module(x) ** 2).sum().backward()
+    for name, got in grads(model.params).items():
+        close(got, module.get_parameter(name).grad)
+
+
+class ReadsWhatItKept(nn.Linear):
+    def forward(self, x):
+        return x * self.kept.sum()
+
+
+@pytest.mark.parametrize("compute", [lambda w: w * 2, lambda w: w.detach()[1:]])
+def test_a_tensor_of_a_parameter_that_is_read_is_refused(compute):
+    module = ReadsWhatItKept(3, 2)
+    module.kept = compute(module.weight)
+    model = from_torch(module)
+    with pytest.raises(TorchRefusal, match="`ReadsWhat.*of a parameter or a buffer"):
+        model.apply(model.params, jnp.ones(3))
+
+
+def test_a_part_in_torchscript_is_refused():
+    module = nn.Sequential(nn.Tanh(), torch.jit.script(nn.Linear(3, 2)))
+    with pytest.raises(TypeError, match="a part of Sequential made by torch.jit: `1`"):
         from_torch(module)
 
 

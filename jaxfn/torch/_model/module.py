@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
-from jaxfn.torch._model.state import ModuleWatch, Snapshot, hide
+from jaxfn.torch._model.state import UNREAD, Memory, ModuleWatch, Snapshot, hide
 
 
 class TorchModel:
@@ -47,6 +48,13 @@ class TorchModel:
     def __init__(self, module: Any, settings: Settings, *, mutable: bool) -> None:
         self._name, self._settings = type(module).__name__, settings
         self.mutable = mutable
+        for path, part in module.named_modules():
+            if isinstance(part, torch.jit.ScriptModule):
+                raise TypeError(
+                    f"from_torch expected modules in Python, got a part of {self._name}"
+                    f" made by torch.jit: `{path or self._name}`. Pass the module that "
+                    "it was made of."
+                )
         tensors = dict(module.named_parameters())
         trained = {k for k, x in tensors.items() if x.requires_grad}
         buffers = dict(module.named_buffers())
@@ -75,9 +83,18 @@ class TorchModel:
             for name, value in module.state_dict(keep_vars=True).items()
             if isinstance(value, torch.Tensor)
         }
-        _check_memory(module, tensors | buffers)
+        memory = Memory()
+        for name, x in (tensors | buffers).items():
+            if other := memory.other(x):
+                raise TypeError(
+                    "from_torch expected parameters and buffers with memory of their "
+                    f"own, got `{name}` of {self._name}, which shares that of `{other}`"
+                    ": a write to one would not be seen in the other. Make the view in "
+                    "forward, or a copy (clone) here."
+                )
+            memory.add(name, x)
         self._module, self._tensors = _without_values(
-            module, [*tensors.values(), *buffers.values()]
+            module, [*tensors.values(), *buffers.values()], memory
         )
         # Parameters and buffers have no values; constants have.
         self._registered = {id(x) for x in self._tensors if x.is_meta}
@@ -279,43 +296,14 @@ _ATTRIBUTES = (
 )
 
 
-def _check_memory(module: Any, named: Mapping[str, Any]) -> None:
-    """Refuse tensors that share memory: a write to one would not be seen in another."""
-    spans: dict[int, list[tuple[int, int, str]]] = {}
-    for name, x in named.items():
-        _check_span(module, spans, name, x)
-        spans.setdefault(experimental.storage_number(x), []).append((*_span(x), name))
-    known = {id(x) for x in named.values()}
-    for name, tensors in Snapshot(module).tensors.items():
-        for x in tensors:
-            if id(x) not in known:
-                _check_span(module, spans, name, x)
-
-
-def _check_span(module: Any, spans: Any, name: str, x: Any) -> None:
-    start, end = _span(x)
-    for low, high, other in spans.get(experimental.storage_number(x), ()):
-        if start < high and low < end:
-            raise TypeError(
-                f"from_torch expected parameters, buffers and constants with memory of "
-                f"their own, got `{name}` of {type(module).__name__}, which shares that"
-                f" of `{other}`: a write to one would not be seen in the other. Make "
-                "the view in forward, or a copy (clone) here."
-            )
-
-
-def _span(x: Any) -> tuple[int, int]:
-    """Return where a tensor begins and ends in its memory, in bytes."""
-    size = x.element_size()
-    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    start = x.storage_offset() * size
-    return start, start + (reach + 1) * size * (x.numel() > 0)
-
-
-def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
+def _without_values(
+    module: Any, tensors: list[Any], memory: Memory
+) -> tuple[Any, list[Any]]:
     """Return a copy of a module without the values of these tensors, and its tensors.
 
-    Other tensors in it, which are constants, are copied with their values.
+    Other tensors in it, which are constants, are copied with their values. But those
+    that were computed of these tensors would not change with them. The old weight_norm
+    has some, which each call computes anew.
     """
     memo: dict[int, Any] = {}
     for x in tensors:
@@ -323,9 +311,13 @@ def _without_values(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
         if isinstance(x, torch.nn.Parameter):
             empty = torch.nn.Parameter(empty, requires_grad=x.requires_grad)
         memo[id(x)] = empty
+    for x in chain.from_iterable(Snapshot(module).tensors.values()):
+        if id(x) not in memo and (x.grad_fn is not None or memory.other(x)):
+            memo[id(x)] = UNREAD
     try:
         copied = copy.deepcopy(module, memo)
-        return copied, [x for x in memo.values() if isinstance(x, torch.Tensor)]
+        found = [x for x in memo.values() if isinstance(x, torch.Tensor)]
+        return copied, [x for x in found if x is not UNREAD]
     except Exception as error:
         raise TypeError(
             f"from_torch could not copy `{type(module).__name__}` by copy.deepcopy: "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxfn.torch._base import TorchFunctionMode, experimental, torch
+from jaxfn.torch._base import TorchFunctionMode, TorchRefusal, experimental, torch
 
 # Parameters, buffers and hooks are looked at elsewhere. Transformers notes so that it
 # has installed its hooks, at the first call.
@@ -24,9 +24,17 @@ _LARGEST = 1_000_000  # bytes of an array of NumPy that are compared
 class _Unread(torch.Tensor):
     """A tensor that refuses to be used."""
 
+    def __deepcopy__(self, _: Any) -> _Unread:
+        return self
+
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("the value of an attribute was read before it was set")
+        raise TorchRefusal(
+            operation="an attribute with a tensor",
+            reason="it requires a gradient and is no argument: the module computed it "
+            "of a parameter or a buffer before this call, and reads it.",
+            way_out="Compute it in forward, or keep a copy (x.detach().clone()).",
+        )
 
 
 # To ask what it knows already a model needs no state.
@@ -35,8 +43,8 @@ _QUESTIONS = {
     for name in ("shape", "dtype", "device", "ndim", "layout", "is_leaf")
 }
 
-# Made here, because modes of a trace would make another kind.
-_UNREAD = torch.zeros(0).as_subclass(_Unread)
+# Stands for a tensor of an earlier call. Modes of a trace would make another kind.
+UNREAD = torch.zeros(0).as_subclass(_Unread)
 
 
 class Kept(NamedTuple):
@@ -91,7 +99,7 @@ def _seen(value: Any, own: Collection[int]) -> tuple[Kept, list[Any]]:
         plain: Any = file.getvalue()
     except Exception:  # noqa: BLE001  (what can't be pickled has no known state)
         plain = type(value)
-    others = [x for x in tensors if id(x) not in own and x is not _UNREAD]
+    others = [x for x in tensors if id(x) not in own and x is not UNREAD]
     versions = [(id(x), experimental.writes_to(x)) for x in others]
     return Kept(plain, tuple(versions)), tensors
 
@@ -116,13 +124,41 @@ class _Pickler(pickle.Pickler):
         return id(x) if is_large or isinstance(x, _BY_IDENTITY) else None
 
 
+class Memory:
+    """Where tensors lie, to find those that share memory."""
+
+    def __init__(self) -> None:
+        self._spans: dict[int, list[tuple[int, int, str]]] = {}
+
+    def add(self, name: str, x: Any) -> None:
+        """Note a tensor."""
+        spans = self._spans.setdefault(experimental.storage_number(x), [])
+        spans.append((*_span(x), name))
+
+    def other(self, x: Any) -> str:
+        """Return the name of a tensor in the same memory; "" if there is none."""
+        start, end = _span(x)
+        for low, high, name in self._spans.get(experimental.storage_number(x), ()):
+            if start < high and low < end:
+                return name
+        return ""
+
+
+def _span(x: Any) -> tuple[int, int]:
+    """Return where a tensor begins and ends in its memory, in bytes."""
+    size = x.element_size()
+    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    start = x.storage_offset() * size
+    return start, start + (reach + 1) * size * (x.numel() > 0)
+
+
 def hide(module: Any, name: str) -> bool:
     """Put a tensor that can't be used in the place of one; False if it is none."""
     path, _, attribute = name.rpartition(".")
     attributes = vars(module.get_submodule(path))
     if not isinstance(attributes.get(attribute), torch.Tensor):
         return False
-    attributes[attribute] = _UNREAD
+    attributes[attribute] = UNREAD
     return True
 
 
