@@ -37,7 +37,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     `jax.custom_batching.custom_vmap`, one at a time or together. Define rules in JAX's
     terms (`defvjp`, `defjvp`, `defjvps`, `def_vmap`, as in JAX) or in torch's
     (`setup_context`, `backward`, `jvp`, `vmap`, as in `jaxfn.Function`), but not in
-    both. Without rules, the function is an ordinary JAX function.
+    both. Without rules, a call raises.
 
     Reverse mode uses the reverse rule, forward mode the forward rule, `jax.vmap` the
     batch rule. If there is only a forward rule, JAX transposes it for reverse mode. If
@@ -176,7 +176,7 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
             bwd: Rule `bwd(residuals, ct) -> cts`, which returns a tuple with one for
                 each argument. The arguments of nondiff_argnums come first, and have no
                 ct. As in JAX a cotangent may have another dtype than its argument, but
-                not in a loop nor in a sum with others: cast it, `ct.astype(x.dtype)`.
+                not in a loop, in a branch or in a sum: cast it, `ct.astype(x.dtype)`.
             symbolic_zeros: Whether fwd gets `CustomVJPPrimal` objects and bwd
                 `SymbolicZero` objects, as in JAX.
             optimize_remat: As in JAX, if there is no forward rule.

@@ -35,6 +35,7 @@ from jaxfn._core import (
     jvp_along,
     messages,
     pair,
+    results,
     short,
     split,
     with_batch_rule,
@@ -509,12 +510,12 @@ class JaxRules(Rules):
         if ct.shape != aval.shape:
             raise messages.RuleValueError(
                 f"{said} cotangents of the shapes of the arguments: for "
-                f"{self._argument(i)} expected {short(aval)}, got {short(ct)}. "
+                f"{self._argument(i)} expected {short(aval)}, got {short(ct)}."
                 + (
-                    "Sum it over the axes along which the function broadcasts the "
-                    "argument."
-                    if ct.size > aval.size
-                    else "Don't sum it: each element of the argument has a cotangent."
+                    ""
+                    if results.sum_to_shape(ct, aval.shape) is None
+                    else " Sum it over the axes along which the function broadcasts "
+                    "the argument."
                 )
             )
         return ct

@@ -227,6 +227,9 @@ class Run:
             return NO_FLOATS
         if name in ("backward", "jvp") and case.surrogate and case.reference is None:
             return "a surrogate: not compared with the slope of the value"
+        failed = [k for k, x in self.results.items() if x.status == "FAIL"]
+        if name == "leaks" and failed:  # an error keeps the traced values of its frames
+            return f"builds on {failed[0]!r}, which failed"
         for other in this.builds_on:
             before = self.results.get(other)
             if before is None:
@@ -252,7 +255,7 @@ _IN_FLOAT64 = (
 def _is_about_dtypes(error: Exception) -> bool:
     words = "same dtypes|equal types|must have identical types|differ"
     is_jaxs = isinstance(error, TypeError) and re.search(words, str(error))
-    return bool(is_jaxs) or "product of two dtypes" in str(error)
+    return bool(is_jaxs) or bool(re.search("of two dtypes|float64", str(error)))
 
 
 def _hint(name: str, rule: str, message: str) -> str:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxfn._core import jax_internals as internals
+from jaxfn._core import messages
 
 WHILE = (
     "a while loop over them (lax.while_loop, or lax.fori_loop with a number of steps "
@@ -58,6 +59,9 @@ def transposed(
         raise refusal(expected, said) from error
     except Exception as error:  # JAX raises errors of many kinds
         _traced(backward, example)  # An error of the user's own is raised here.
+        # So is one that jaxfn explains, also one of jaxfn.torch.
+        if isinstance(error, messages.RuleError) or hasattr(error, "way_out"):
+            raise
         said = str(error)
         got = WHILE if "lax.while_loop" in said or "'while'" in said else said
         expected = "operations, linear in the cotangents, that JAX can transpose"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 import jaxfn.torch
 from jaxfn.torch import TorchRefusal, from_torch
@@ -460,3 +461,54 @@ def test_a_saved_output_without_gradient_calls_no_backward():
     case = Case(AddsToGradient, [X])
     assert case.worst() <= 1e-6
     assert max(case.second_gaps()) <= 1e-6
+
+
+class Once(Function):
+    """x**2. The factor of backward is wrong on purpose."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0]
+
+
+class OnceInside(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.arange(1.0, 4.0))
+
+    def forward(self):
+        return (Once.apply(self.w) * self.w).sum()
+
+
+def test_forward_mode_of_once_differentiable():
+    """It is the transpose of backward, which the decorator does not forbid."""
+    apply = from_torch(Once, generate_jvp_rule=True).apply
+    x = jnp.arange(1.0, 4.0)
+    for f in (apply, jax.jit(apply), jax.vmap(apply)):
+        assert jax.jvp(f, (x,), (x,))[1].tolist() == [3, 12, 27]
+    with pytest.raises(jaxfn.SecondDerivativeError):
+        jax.hessian(lambda x: apply(x).sum())(x)
+
+
+@pytest.mark.parametrize("fallback", [None, "host"])
+def test_once_differentiable_inside_of_a_model(fallback):
+    """PyTorch would leave this part of the derivative out, and say nothing."""
+    model = from_torch(OnceInside(), fallback=fallback)
+    loss, w = model.apply, model.params
+    for grad in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert grad(w)["w"].tolist() == [4, 16, 36]
+    further = {
+        "jvp": lambda: jax.jvp(loss, (w,), (w,)),
+        "grad of grad": lambda: jax.grad(lambda w: jax.grad(loss)(w)["w"].sum())(w),
+        "hessian": lambda: jax.hessian(loss)(w),
+    }
+    for name, run in further.items():
+        with pytest.raises(Exception, match="`Once.backward`: it is marked") as caught:
+            jax.block_until_ready(run())
+        assert fallback or caught.type is jaxfn.torch.TorchRefusal, name

@@ -69,6 +69,7 @@ from jaxfn.torch._base.torch_class import (
     is_separate,
     nests,
     type_test,
+    without_once,
 )
 from jaxfn.torch._base.torch_module import (
     TorchFunctionMode,

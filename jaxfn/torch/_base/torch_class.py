@@ -149,6 +149,28 @@ def is_once_differentiable(rule: Any) -> bool:
     return False
 
 
+def without_once(rule: Any) -> Any:
+    """Return a backward without torch's decorator `once_differentiable`.
+
+    The decorator cuts backward from its cotangents, by which it is linear, too. That it
+    has no other derivative is jaxfn's to say.
+
+    Raises:
+        TorchRefusal: It stands below another decorator, and autograd is on.
+    """
+    if not is_once_differentiable(rule):
+        return rule
+    if rule.__code__ in torch.autograd.function.once_differentiable.__code__.co_consts:
+        return rule.__wrapped__
+    if torch.is_grad_enabled():
+        raise TorchRefusal(
+            operation="the derivative of backward",
+            reason="it is marked with @once_differentiable, below another decorator.",
+            way_out="Write @once_differentiable as the first decorator.",
+        )
+    return rule
+
+
 def nests(cls: Any) -> bool:
     """Return whether a rule may call a Function that asks what is differentiated."""
     own = [getattr(getattr(cls, rule), "__code__", None) for rule in RULES]

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jaxfn
-from jaxfn.torch._base import is_inexact, to_torch_dtype, torch
+from jaxfn.torch._base import (
+    TorchRefusal,
+    backward_of,
+    experimental,
+    is_inexact,
+    is_once_differentiable,
+    to_torch_dtype,
+    torch,
+)
 from jaxfn.torch._trace import TensorFunction, TrackedForward, results_of
 
 
@@ -80,6 +88,8 @@ def pull(
     ]
     if not pairs:
         return [None] * len(tracked)
+    if again:
+        _refuse_once(outs)
     # A gradient that is None stays so: then torch calls no other backward either.
     found = torch.autograd.grad(
         [out for out, _ in pairs],
@@ -89,6 +99,22 @@ def pull(
         allow_unused=True,
     )
     return list(found)
+
+
+def _refuse_once(outs: Sequence[Any]) -> None:
+    """Refuse to differentiate a backward that is once_differentiable.
+
+    PyTorch leaves its derivative out of the sum, and says nothing.
+    """
+    for node in experimental.nodes_of(list(outs)):
+        cls = getattr(node, "_forward_cls", None)
+        if cls is not None and is_once_differentiable(backward_of(cls)):
+            raise TorchRefusal(
+                operation=f"the derivative of `{cls.__name__}.backward`",
+                reason="it is marked with @once_differentiable. Forward mode and "
+                "second derivatives need its derivative.",
+                way_out="Remove the decorator, if PyTorch can differentiate backward.",
+            )
 
 
 # J t is the gradient of <J^H u, t> by u. Torch differentiates its own derivative here.
@@ -102,6 +128,7 @@ def push(
         tracked, found = run_tracked(run, xs, has_tangent)
         outs = results_of(found)
         differentiable = [x for x in outs if has_gradient(x)]
+        _refuse_once(differentiable)
         free = [torch.zeros_like(x).requires_grad_() for x in differentiable]
         pulled: Sequence[Any] = ()
         if differentiable:

@@ -30,6 +30,7 @@ from jaxfn.torch._base import (
     torch,
     type_test,
     unflatten,
+    without_once,
 )
 from jaxfn.torch._function.batching import Batch, Dims
 from jaxfn.torch._function.call import Mask, Settings, TorchCall
@@ -341,7 +342,7 @@ class TracedForward:
         ctx = self._ctx("backward", saved, leaves, needs_input_grad, tensors)
         cts = iter(tensors[len(leaves) :])
         grads = [next(cts) if g else None for g in has_cotangent]
-        rule = backward_of(self.cls)
+        rule = without_once(backward_of(self.cls))
         if getattr(self.cls, "boxed_grads_call", False):
             result = rule(ctx, grads)
         else:
