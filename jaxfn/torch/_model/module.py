@@ -23,7 +23,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
-from jaxfn.torch._model.state import UNREAD, Memory, ModuleWatch, Snapshot, hide
+from jaxfn.torch._model.state import UNREAD, Spans, ModuleWatch, Snapshot, hide
 
 
 class TorchModel:
@@ -83,18 +83,18 @@ class TorchModel:
             for name, value in module.state_dict(keep_vars=True).items()
             if isinstance(value, torch.Tensor)
         }
-        memory = Memory()
+        spans = Spans()
         for name, x in (tensors | buffers).items():
-            if other := memory.other(x):
+            if other := spans.other(x):
                 raise TypeError(
                     "from_torch expected parameters and buffers with memory of their "
                     f"own, got `{name}` of {self._name}, which shares that of `{other}`"
                     ": a write to one would not be seen in the other. Make the view in "
                     "forward, or a copy (clone) here."
                 )
-            memory.add(name, x)
+            spans.add(name, x)
         self._module, self._tensors = _without_values(
-            module, [*tensors.values(), *buffers.values()], memory
+            module, [*tensors.values(), *buffers.values()], spans
         )
         # Parameters and buffers have no values; constants have.
         self._registered = {id(x) for x in self._tensors if x.is_meta}
@@ -297,7 +297,7 @@ _ATTRIBUTES = (
 
 
 def _without_values(
-    module: Any, tensors: list[Any], memory: Memory
+    module: Any, tensors: list[Any], spans: Spans
 ) -> tuple[Any, list[Any]]:
     """Return a copy of a module without the values of these tensors, and its tensors.
 
@@ -312,7 +312,7 @@ def _without_values(
             empty = torch.nn.Parameter(empty, requires_grad=x.requires_grad)
         memo[id(x)] = empty
     for x in chain.from_iterable(Snapshot(module).tensors.values()):
-        if id(x) not in memo and (x.grad_fn is not None or memory.other(x)):
+        if id(x) not in memo and (x.grad_fn is not None or spans.other(x)):
             memo[id(x)] = UNREAD
     try:
         copied = copy.deepcopy(module, memo)

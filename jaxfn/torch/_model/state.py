@@ -124,7 +124,7 @@ class _Pickler(pickle.Pickler):
         return id(x) if is_large or isinstance(x, _BY_IDENTITY) else None
 
 
-class Memory:
+class Spans:
     """Where tensors lie, to find those that share memory."""
 
     def __init__(self) -> None:
