@@ -23,7 +23,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function import Settings, check_key
 from jaxfn.torch._model.function import OnArrays
-from jaxfn.torch._model.state import UNREAD, Spans, ModuleWatch, Snapshot, hide
+from jaxfn.torch._model.state import UNREAD, ModuleWatch, Snapshot, Spans, hide
 
 
 class TorchModel:
