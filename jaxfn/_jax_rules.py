@@ -311,6 +311,10 @@ class JaxRules(Rules):
             "defvjp."
         )
 
+    @property
+    def define_jvp(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return f"`{self.name}.defjvp`"
+
     def whole(self, arrays: Sequence[Any]) -> list[Any]:
         """Put all arguments together."""
         return self._with_nondiff(self._spec.join(arrays), self._nondiff)

@@ -127,6 +127,11 @@ class Rules:
         )
 
     @property
+    def define_jvp(self) -> str:
+        """How a user writes a jvp, for messages."""
+        return f"jvp: `jvp(ctx, *tangents)` of `{self.name}`"
+
+    @property
     def has_forward_mode(self) -> bool:
         return self.has_jvp or self.derives_jvp
 
@@ -689,8 +694,9 @@ def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
     if rules.once and not rules.derives_jvp:
         return messages.second_derivative(rules.name)
     use = "to get a jvp (generate_jvp_rule)"
-    instead = " (With a jvp of its own, leave generate_jvp_rule out.)"
+    instead = leave = " (With a jvp of its own, leave generate_jvp_rule out.)"
     if not rules.derives_jvp:
+        leave = ""
         use = (
             "to get the tangents of the outputs, which forward mode over reverse mode "
             "needs (jax.hessian, jax.jvp of jax.grad)"
@@ -702,14 +708,13 @@ def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
     if got == WHILE:
         instead = (
             " In place of the loop: jax.lax.scan of a fixed length, or "
-            "jax.lax.custom_linear_solve."
+            f"jax.lax.custom_linear_solve.{leave}"
         )
     return messages.RuleValueError(
         f"`{rules.name}.backward` {messages.NOT_TRANSPOSED} {use}: expected {expected}"
-        f", got {got}. Define jvp: `jvp(ctx, *tangents)` of `{rules.name}`, or defjvp, "
-        "gets a tangent for each argument and returns one for each output. Or write "
-        "backward with operations that are linear in its cotangents and that JAX can "
-        f"transpose.{instead}"
+        f", got {got}. Define {rules.define_jvp}, which gets a tangent for each "
+        "argument and returns one for each output. Or write backward with operations "
+        f"that are linear in its cotangents and that JAX can transpose.{instead}"
     )
 
 

@@ -19,8 +19,8 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
     "_advice": 315,
-    "_core": 1_690,
-    "_check": 1_880,
+    "_core": 1_695,
+    "_check": 1_885,
     "_explain": 665,
     "_gradcheck": 400,
     "_cli": 455,
@@ -30,7 +30,7 @@ LINES = {
     "torch/_model": 830,
     "torch/_triton": 510,
 }
-CORE_LINES = 3_790
+CORE_LINES = 3_800
 
 # Most files.
 FILES = {"_core": 10, "torch/_translate": 23}

@@ -512,3 +512,5 @@ def test_once_differentiable_inside_of_a_model(fallback):
         with pytest.raises(Exception, match="`Once.backward`: it is marked") as caught:
             jax.block_until_ready(run())
         assert fallback or caught.type is jaxfn.torch.TorchRefusal, name
+    report = jaxfn.check(loss, w, precision="given")
+    assert report.wrong_rules == ("backward",)  # by its factor, and no jvp

@@ -56,6 +56,13 @@ def test_a_second_derivative():
         assert "functions.py" in text
 
 
+def test_check_skips_the_second_derivative():
+    report = jaxfn.check(jaxfn.torch.from_torch(functions.Square), X, precision="given")
+    assert report.ok, str(report)
+    (row,) = [x for x in report.results if x.check == "backward of backward"]
+    assert row.message == "a kernel has no derivative of its own"
+
+
 class WritesToSaved(torch.autograd.Function):
     """Its backward writes its results to what forward saved, as kernels do."""
 
