@@ -312,7 +312,7 @@ class JaxRules(Rules):
         )
 
     @property
-    def define_jvp(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def define_jvp(self) -> str:
         return f"`{self.name}.defjvp`"
 
     def whole(self, arrays: Sequence[Any]) -> list[Any]:
