@@ -188,7 +188,7 @@ def _closes_over_numpy(fun: Any) -> bool:
     todo = [fun]
 
     def is_numpy(x: Any) -> bool:
-        if isinstance(x, types.FunctionType) and not _is_of_jax(x):
+        if isinstance(x, types.FunctionType) and _may_be_users(x):
             todo.extend(map(x.__globals__.get, x.__code__.co_names))
         return isinstance(x, np.ndarray) and x.dtype.itemsize == 8
 
@@ -203,8 +203,9 @@ def _closes_over_numpy(fun: Any) -> bool:
     return False
 
 
-def _is_of_jax(function: Any) -> bool:
-    return str(function.__module__).partition(".")[0] in ("jax", "jaxfn", "numpy")
+def _may_be_users(function: Any) -> bool:
+    package = str(function.__module__).partition(".")[0]
+    return package not in ("jax", "jaxfn", "numpy", "torch", "triton")
 
 
 def expect_options(
