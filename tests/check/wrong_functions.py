@@ -377,7 +377,7 @@ class LeaksWithoutDerivative(jaxfn.Function):
 add("LeaksWithoutDerivative", "forward", "leaks", V, base=LeaksWithoutDerivative)
 
 
-# ---- other faces
+# ---- other forms
 
 
 @jax.custom_vjp

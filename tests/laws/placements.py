@@ -331,7 +331,7 @@ EXCEPTIONS = [
         "That backward reads the two arrays that were saved.",
     ),
     MoreOften(
-        lambda cell, _: cell.kind.face == "decorator" and cell.kind.engine == "both",
+        lambda cell, _: cell.kind.form == "decorator" and cell.kind.engine == "both",
         "forward",
         lambda _, in_all: in_all,
         "A rule of defjvp computes the value beside its tangent; fwd computes it too, "

@@ -82,7 +82,7 @@ class _Twin:
         self._kind = kind
         self._rules = rules
         self._outer = outer
-        self._caller = caller if kind.face != "decorator" else None
+        self._caller = caller if kind.form != "decorator" else None
         self._batched = batched
 
     def reverse(self) -> Flat:
@@ -110,7 +110,7 @@ class _Twin:
         return f
 
     def _primal(self, x: Any) -> Any:
-        if self._kind.batch and self._kind.face == "decorator":
+        if self._kind.batch and self._kind.form == "decorator":
             return self._batched(x)
         return self._run(x)[0]  # setup_context too, as in a call of apply
 
@@ -118,7 +118,7 @@ class _Twin:
         """The value, and what is kept."""
         kind, rules = self._kind, self._rules
         with contextlib.nullcontext() if self._caller is None else self._caller():
-            if kind.face != "separate":
+            if kind.form != "separate":
                 return rules.forward(x)
             # A custom_vmap fails where its reverse mode is asked for.
             forward = _batched(rules) if kind.batch else _body(rules)

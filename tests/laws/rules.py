@@ -1,4 +1,4 @@
-"""Functions of every engine, style and face, and the same rules in plain JAX.
+"""Functions of every engine, style and form, and the same rules in plain JAX.
 
 All have the same rules, with a factor of its own for each, so that one sees in the
 numbers which ran:
@@ -28,17 +28,17 @@ class Kind:
     """How the rules are given.
 
     Attributes:
-        face: "combined" or "separate", for a class; "decorator".
+        form: "combined" or "separate", for a class; "decorator".
         engine: "backward", "jvp", "both", "derived" or, with a batch rule, "none".
         batch: is there a batch rule?
     """
 
-    face: str
+    form: str
     engine: str
     batch: bool = False
 
     def __str__(self) -> str:
-        return f"{self.face} {self.engine}{' vmap' if self.batch else ''}"
+        return f"{self.form} {self.engine}{' vmap' if self.batch else ''}"
 
     @property
     def has_backward(self) -> bool:
@@ -52,14 +52,14 @@ class Kind:
     def is_native(self) -> bool:
         """Is it one definition of JAX's, under another name?"""
         both = self.has_backward and self.has_jvp
-        return self.face == "decorator" and not both
+        return self.form == "decorator" and not both
 
     @property
     def rules(self) -> list[str]:
         """The rules that it has."""
         has = {
             "forward": True,
-            "setup_context": self.face == "separate",
+            "setup_context": self.form == "separate",
             "backward": self.has_backward,
             "jvp": self.has_jvp,
             "vmap": self.batch,
@@ -116,10 +116,10 @@ class Rules:
 
 def ours(kind: Kind, rules: Rules) -> Flat:
     """The function that has these rules through jaxfn."""
-    if kind.face == "decorator":
+    if kind.form == "decorator":
         return _decorated(kind, rules)
     members: dict[str, Any] = {"forward": lambda x: rules.forward(x)[0]}
-    if kind.face == "combined":
+    if kind.form == "combined":
         members = {"forward": _saving_forward(rules)}
     else:
         members["setup_context"] = _saving_setup(rules)

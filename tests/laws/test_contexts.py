@@ -45,7 +45,7 @@ def has_a_meaning(cell: Cell) -> bool:
         # Outside, JAX makes a zero of a type that it has inside alone, and warns.
         return cell.modes == () or cell.rule != "forward"
     if cell.acts == "hooks":
-        is_class = kind.face != "decorator"
+        is_class = kind.form != "decorator"
         return is_class and kind.has_backward and len(cell.modes) == 1
     return cell.outside != "eager" or CONTEXTS[cell.acts].text is None
 
@@ -137,7 +137,7 @@ def test_the_twins_compute_what_one_computes_by_hand(kind, rule):
         return 3 ** (rule in rules)
 
     n = numbers(kind)
-    kept = "setup_context" if kind.face == "separate" else "forward"
+    kept = "setup_context" if kind.form == "separate" else "forward"
     value = 2 * X * X * factor("forward")
     assert same(plain("value"), value)
     acts = factor(kept, "backward" if kind.has_backward else "jvp")

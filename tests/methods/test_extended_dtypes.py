@@ -31,8 +31,8 @@ XS, SCALES = jnp.arange(3.0), to_max(jnp.arange(3.0) + 1)
 ONE = jnp.float32(1)
 
 
-def faces(primal, bwd, jvp):
-    """The same function as a custom_vjp and in every face, by name."""
+def forms(primal, bwd, jvp):
+    """The same function as a custom_vjp and in every form, by name."""
 
     def fwd(*args):
         return primal(*args), args
@@ -81,7 +81,7 @@ def scaled(x, s):
     return x * from_max(s)
 
 
-PLAIN, SCALED = faces(
+PLAIN, SCALED = forms(
     scaled,
     lambda args, g: (g * from_max(args[1]), to_max(from_max(args[1]) + g)),
     lambda args, t, ts: t * from_max(args[1]),
@@ -123,18 +123,18 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("face", SCALED)
-def test_gradients_that_add_up_by_maximum(face, program, jit):
+@pytest.mark.parametrize("form", SCALED)
+def test_gradients_that_add_up_by_maximum(form, program, jit):
     def run(f):
         call = functools.partial(PROGRAMS[program], f)
         return readable((jax.jit(call) if jit else call)(X, SCALE, XS, SCALES))
 
-    assert run(SCALED[face]) == run(PLAIN)
+    assert run(SCALED[form]) == run(PLAIN)
 
 
-@pytest.mark.parametrize("face", [name for name in SCALED if "both" in name])
-def test_jvp_gets_and_gives_such_tangents(face):
-    f = SCALED[face]
+@pytest.mark.parametrize("form", [name for name in SCALED if "both" in name])
+def test_jvp_gets_and_gives_such_tangents(form):
+    f = SCALED[form]
     for wrap in (lambda f: f, jax.jit):
         out, t = wrap(lambda x, s: jax.jvp(f, (x, s), (ONE, s)))(X, SCALE)
         assert (out, t) == (6, 3)
@@ -143,7 +143,7 @@ def test_jvp_gets_and_gives_such_tangents(face):
 # ---- a dtype whose tangents have another
 
 
-PLAIN_QUANTIZED, WITH_QUANTIZED = faces(
+PLAIN_QUANTIZED, WITH_QUANTIZED = forms(
     lambda x, q: x * from_quantized(q),
     lambda args, g: (g * from_quantized(args[1]), g * args[0]),
     lambda args, t, tq: t * from_quantized(args[1]) + args[0] * tq,
@@ -168,19 +168,19 @@ QUANTIZED_PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", QUANTIZED_PROGRAMS)
-@pytest.mark.parametrize("face", WITH_QUANTIZED)
-def test_gradients_of_another_dtype_than_the_argument(face, program):
+@pytest.mark.parametrize("form", WITH_QUANTIZED)
+def test_gradients_of_another_dtype_than_the_argument(form, program):
     make, q = QUANTIZED_PROGRAMS[program], jnp.int8(3)
     args = (jnp.arange(4, dtype="int8"),) if program == "vmap" else (X, q)
     want = jax.jit(make(PLAIN_QUANTIZED))(*args)
-    got = jax.jit(make(WITH_QUANTIZED[face]))(*args)
+    got = jax.jit(make(WITH_QUANTIZED[form]))(*args)
     assert readable(got) == readable(want)
     assert [g.dtype for g in got] == [w.dtype for w in want]
 
 
-@pytest.mark.parametrize("face", ["derived", "combined, both", "separate, both"])
-def test_tangents_of_another_dtype_than_the_argument(face):
-    f = WITH_QUANTIZED[face]
+@pytest.mark.parametrize("form", ["derived", "combined, both", "separate, both"])
+def test_tangents_of_another_dtype_than_the_argument(form):
+    f = WITH_QUANTIZED[form]
     found = jax.jit(lambda x, q: jax.jvp(f, (x, quantized(q)), (ONE, ONE)))
     assert found(X, jnp.int8(3)) == (6, 5)
 
@@ -197,7 +197,7 @@ def test_such_gradients_are_cast_and_summed():
 # ---- outputs
 
 
-PLAIN_OUT, OUT = faces(
+PLAIN_OUT, OUT = forms(
     lambda x, s: (x * from_max(s), to_max(2 * from_max(s))),
     lambda args, g, gs: (g * from_max(args[1]), gs),
     lambda args, t, ts: (t * from_max(args[1]), ts),
@@ -218,13 +218,13 @@ OUT_PROGRAMS = {
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("program", OUT_PROGRAMS)
-@pytest.mark.parametrize("face", OUT)
-def test_outputs_have_such_cotangents(face, program, jit):
+@pytest.mark.parametrize("form", OUT)
+def test_outputs_have_such_cotangents(form, program, jit):
     def run(f):
         call = functools.partial(OUT_PROGRAMS[program], f)
         return readable((jax.jit(call) if jit else call)(X, SCALE))
 
-    assert run(OUT[face]) == run(PLAIN_OUT)
+    assert run(OUT[form]) == run(PLAIN_OUT)
 
 
 def test_an_output_that_ignores_a_batched_argument():

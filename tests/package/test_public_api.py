@@ -1,4 +1,4 @@
-"""The public face: names, docstrings, examples."""
+"""The public API: names, docstrings, examples."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""One small face for both frameworks, so that one program can run in either."""
+"""One small API for both frameworks, so that one program can run in either."""
 
 from __future__ import annotations
 
