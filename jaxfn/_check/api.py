@@ -159,7 +159,11 @@ def in_float64(fun: Any) -> Iterator[None]:
     if jax.config.read("jax_enable_x64"):
         yield
         return
-    forget = jax.clear_caches if _closes_over_numpy(fun) else lambda: None
+    try:
+        closes_over_numpy = _closes_over_numpy(fun)
+    except Exception:  # noqa: BLE001  (an object whose attributes raise)
+        closes_over_numpy = True
+    forget = jax.clear_caches if closes_over_numpy else lambda: None
     forget()
     try:
         with jax.enable_x64(True):

@@ -93,7 +93,8 @@ def _parts(x: Any) -> list[Any]:
         return list(x.flat)
     parts = list(getattr(x, "__dict__", {}).values())
     if isinstance(x, Callable):
-        parts += getattr(x, "__closure__", None) or ()
+        closure = getattr(x, "__closure__", None)
+        parts += closure if isinstance(closure, tuple) else ()
         names = ("__self__", "__func__", "func", "args", "keywords")
         names += ("__defaults__", "__kwdefaults__")
         parts += [getattr(x, name, None) for name in names]

@@ -233,6 +233,20 @@ def test_numpy_arrays_keep_their_width(make, before):
     assert f(x).dtype == jax.jit(f)(x).dtype == np.float32
 
 
+class Answers:
+    """An object that has every attribute."""
+
+    def __getattr__(self, name):
+        return Answers() if name != "__iter__" else 1 / 0
+
+
+ANSWERS = Answers()
+
+
+def test_an_object_that_can_not_be_searched():
+    assert jaxfn.check(lambda x: x * (2 if ANSWERS is None else 3), V, order=1).ok
+
+
 def decorated(factor):
     f = jaxfn.custom_function(lambda x: jnp.sin(x))
     f.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (factor * g * jnp.cos(x),))
