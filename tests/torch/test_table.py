@@ -35,7 +35,7 @@ LACKING = {
     "_batch_norm_with_update_functional.default", "_embedding_bag_forward_only.default",
     "_to_sparse.default", "_to_sparse.sparse_dim", "_unique2.default",
     "_upsample_bilinear2d_aa.default", "embedding_renorm.default",
-    "grid_sampler_3d.default", "hash_tensor.default", "histc.default",
+    "grid_sampler_3d.default", "hash_tensor.default",
     "index_reduce.default", "linalg_ldl_solve.default", "narrow_copy.default",
     "nonzero.default", "ormqr.default", "segment_reduce.default",
     "special_airy_ai.default", "special_bessel_j0.default", "special_bessel_j1.default",
