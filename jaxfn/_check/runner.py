@@ -255,7 +255,9 @@ _IN_FLOAT64 = (
 def _is_about_dtypes(error: Exception) -> bool:
     words = "same dtypes|equal types|must have identical types|differ"
     is_jaxs = isinstance(error, TypeError) and re.search(words, str(error))
-    return bool(is_jaxs) or bool(re.search("of two dtypes|float64", str(error)))
+    # A table of a package's dtypes raises a KeyError.
+    lacks = isinstance(error, KeyError) and "float64" in str(error)
+    return bool(is_jaxs) or lacks or "product of two dtypes" in str(error)
 
 
 def _hint(name: str, rule: str, message: str) -> str:

@@ -93,8 +93,7 @@ def _parts(x: Any) -> list[Any]:
         return list(x.flat)
     parts = list(getattr(x, "__dict__", {}).values())
     if isinstance(x, Callable):
-        closure = getattr(x, "__closure__", None)
-        parts += closure if isinstance(closure, tuple) else ()
+        parts += getattr(x, "__closure__", None) or ()
         names = ("__self__", "__func__", "func", "args", "keywords")
         names += ("__defaults__", "__kwdefaults__")
         parts += [getattr(x, name, None) for name in names]

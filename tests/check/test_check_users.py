@@ -335,6 +335,18 @@ def test_wrong_blame():
         jaxfn.check(3, jnp.ones(3))
 
 
+def test_no_leak_where_another_check_fails():
+    """The error of that check keeps traced values."""
+    f = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
+
+    def bwd(x, g):
+        step = lambda s: (s[0] * jnp.cos(x), s[1] + 1)  # noqa: E731
+        return (lax.while_loop(lambda s: s[1] < 1, step, (g, 0))[0],)
+
+    f.defvjp(lambda x: (jnp.sin(x), x), bwd)
+    assert jaxfn.check(f, V).wrong_rules == ("backward",)
+
+
 class Spike(jaxfn.Function):
     @staticmethod
     def forward(ctx, x):

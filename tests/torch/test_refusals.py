@@ -348,6 +348,16 @@ def test_a_wrong_result_of_backward_names_the_place_of_backward():
         grad(jnp.ones(2), jnp.ones(2))
 
 
+SIZES = {torch.float32: 1.0}
+
+
+def test_check_says_that_it_computes_in_float64():
+    made = from_torch(refused(lambda ctx, x: x * SIZES[x.dtype]))
+    (failure,) = jaxfn.check(made, jnp.ones(2)).failures
+    assert "check computes in float64" in failure.message
+    assert jaxfn.check(made, jnp.ones(2), precision="given", low_precision=None).ok
+
+
 def test_a_tensor_in_the_place_of_an_array():
     made = from_torch(refused(lambda ctx, x, w: x * w))
     words = r"torch.Tensor of shape \(2,\) as an argument.*jnp.asarray"

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.amp import custom_bwd, custom_fwd
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
@@ -484,6 +485,28 @@ class OnceInside(torch.nn.Module):
 
     def forward(self):
         return (Once.apply(self.w) * self.w).sum()
+
+
+class OnceBelow(Function):
+    @staticmethod
+    @custom_fwd(device_type="cpu")
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")
+    @once_differentiable
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0]
+
+
+def test_once_differentiable_below_another_decorator():
+    apply = from_torch(OnceBelow, generate_jvp_rule=True).apply
+    x = jnp.arange(1.0, 4.0)
+    assert jax.grad(lambda x: apply(x).sum())(x).tolist() == [3, 6, 9]
+    with pytest.raises(TorchRefusal, match="`OnceBelow.backward.*below another deco"):
+        jax.jvp(apply, (x,), (x,))
 
 
 def test_forward_mode_of_once_differentiable():

@@ -455,17 +455,20 @@ def _grouped_mm(
         return NotImplemented
     if offs is None:
         return torch.bmm(a, b)
-    ends, size = offs.view(-1, 1), a.shape[0 if b.dim() == 3 else 1]
-    size = b.shape[1] if a.dim() == 3 else size
-    places = torch.arange(size, device=a.device).view(1, -1)
-    starts = torch.nn.functional.pad(ends, (0, 0, 1, 0))[:-1]
-    own = (starts <= places) & (places < ends)  # groups, places
     zero = torch.zeros((), dtype=a.dtype, device=a.device)
-    if a.dim() == 2:
-        rows = own.unsqueeze(2) if b.dim() == 3 else own.unsqueeze(1)
-        found = torch.matmul(torch.where(rows, a, zero), b)
-        return found.sum(0) if b.dim() == 3 else found
-    return torch.matmul(a, torch.where(own.unsqueeze(1), b, zero)).sum(0)
+    ends = offs.view(-1, 1)
+    starts = torch.nn.functional.pad(ends, (0, 0, 1, 0))[:-1]
+
+    def members(size: int) -> Any:
+        """Return for each group which places along an axis belong to it."""
+        places = torch.arange(size, device=a.device)
+        return (starts <= places) & (places < ends)
+
+    if a.dim() == 3:  # columns of b
+        return (a @ torch.where(members(b.shape[1]).unsqueeze(1), b, zero)).sum(0)
+    if b.dim() == 3:  # rows of a
+        return (torch.where(members(a.shape[0]).unsqueeze(2), a, zero) @ b).sum(0)
+    return torch.where(members(a.shape[1]).unsqueeze(1), a, zero) @ b
 
 
 # ---- operations of torch.library

@@ -141,28 +141,30 @@ def backward_of(cls: Any) -> Any:
 
 def is_once_differentiable(rule: Any) -> bool:
     """Return whether torch's decorator `once_differentiable` wraps this backward."""
-    made = torch.autograd.function.once_differentiable.__code__.co_consts
     while rule is not None:
-        if getattr(rule, "__code__", None) in made:
+        if _is_made_by_once(rule):
             return True
         rule = getattr(rule, "__wrapped__", None)
     return False
 
 
+def _is_made_by_once(rule: Any) -> bool:
+    made = torch.autograd.function.once_differentiable.__code__.co_consts
+    return getattr(rule, "__code__", None) in made
+
+
 def without_once(rule: Any) -> Any:
     """Return a backward without torch's decorator `once_differentiable`.
 
-    The decorator cuts backward from its cotangents, by which it is linear, too. That it
-    has no other derivative is jaxfn's to say.
+    The decorator also forbids the derivative by the cotangents, which forward mode
+    needs. jaxfn itself refuses every other derivative of such a backward.
 
     Raises:
         TorchRefusal: It stands below another decorator, and autograd is on.
     """
-    if not is_once_differentiable(rule):
-        return rule
-    if rule.__code__ in torch.autograd.function.once_differentiable.__code__.co_consts:
+    if _is_made_by_once(rule):
         return rule.__wrapped__
-    if torch.is_grad_enabled():
+    if is_once_differentiable(rule) and torch.is_grad_enabled():
         raise TorchRefusal(
             operation="the derivative of backward",
             reason="it is marked with @once_differentiable, below another decorator.",

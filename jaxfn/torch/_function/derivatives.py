@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jaxfn
 from jaxfn.torch._base import (
@@ -160,23 +160,15 @@ def push(
 # ---- the gradients that backward returned
 
 
-class ArgumentSpec(NamedTuple):
-    """An argument for which backward returns a gradient.
-
-    Attributes:
-        is_tensor: Whether it is a constant tensor, without a gradient.
-        type: The shape and (JAX's) dtype of an array; None for anything else.
-    """
-
-    is_tensor: bool
-    type: tuple[tuple[int, ...], Any] | None
+ArrayType = tuple[tuple[int, ...], Any]
+"""The shape and (JAX's) dtype of an array."""
 
 
 def gradients(
     name: str,
     found: tuple[Any, ...],
     needs_input_grad: Sequence[bool],
-    specs: Sequence[ArgumentSpec],
+    types: Sequence[ArrayType | None],
 ) -> list[Any]:
     """Return the gradient of each argument, checked; None if there is none.
 
@@ -184,12 +176,12 @@ def gradients(
         name: The name of the class.
         found: The gradients that backward returned.
         needs_input_grad: For each argument, whether it is differentiated.
-        specs: The arguments.
+        types: The type of each argument; None for what is no array.
 
     Raises:
         RuleError: The gradients are wrong; the message begins with torch's.
     """
-    n = len(specs)
+    n = len(types)
     if len(found) < n or any(x is not None for x in found[n:]):
         raise jaxfn.RuleValueError(
             f"function {name}Backward returned an incorrect number of gradients "
@@ -197,14 +189,14 @@ def gradients(
             "each argument of forward, and None for one without a gradient."
         )
     grads: list[Any] = []
-    for i, (g, x) in enumerate(zip(found, specs, strict=False)):
+    for i, (g, kind) in enumerate(zip(found, types, strict=False)):
         if g is not None and not isinstance(g, torch.Tensor):
             raise jaxfn.RuleTypeError(
                 f"expected Variable or None (got {type(g).__name__}). `{name}.backward`"
                 f" returned no tensor for argument {i}."
             )
-        if x.type is None:
-            if g is not None and not x.is_tensor:
+        if kind is None:
+            if g is not None:
                 raise jaxfn.RuleValueError(
                     f"function {name}Backward returned a gradient different than None "
                     f"at position {i + 1}, but the corresponding forward input was not "
@@ -213,7 +205,7 @@ def gradients(
             grads.append(None)
         else:
             wanted = g is not None and needs_input_grad[i]
-            grads.append(_like(g, *x.type, name, i) if wanted else None)
+            grads.append(_like(g, *kind, name, i) if wanted else None)
     return grads
 
 

@@ -34,7 +34,7 @@ from jaxfn.torch._base import (
 )
 from jaxfn.torch._function.batching import Batch, Dims
 from jaxfn.torch._function.call import Mask, Settings, TorchCall
-from jaxfn.torch._function.derivatives import ArgumentSpec, gradients
+from jaxfn.torch._function.derivatives import gradients
 from jaxfn.torch._function.forward_result import ForwardResult, forward_result
 from jaxfn.torch._function.graph_function import GraphFunction
 from jaxfn.torch._trace import (
@@ -71,12 +71,6 @@ class TracedForward:
         self.needs_input_grad = needs_input_grad
         self._args, self.tops = call.args, call.tops
         self._types = [(tuple(x.shape), x.dtype) for x in call.arrays]
-        self._specs = [
-            ArgumentSpec(
-                isinstance(x, torch.Tensor), None if i is None else self._types[i]
-            )
-            for x, i in zip(call.args, call.tops, strict=True)
-        ]
         self._parameters = call.parameters()
         self.name = cls.__name__
         self._asked = False
@@ -348,7 +342,8 @@ class TracedForward:
         else:
             result = rule(ctx, *grads)
         found = result if isinstance(result, tuple) else (result,)
-        return gradients(self.name, found, needs_input_grad, self._specs)
+        types = [None if top is None else self._types[top] for top in self.tops]
+        return gradients(self.name, found, needs_input_grad, types)
 
     def jvp(self, has_tangent: Mask) -> GraphFunction:
         """Return the function from saved tensors and tangents to output tangents."""
