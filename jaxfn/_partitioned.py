@@ -154,8 +154,7 @@ class _Rule:
 
     def batched(self, in_batched: Sequence[bool]) -> _Rule:
         """Return the rule with a batch axis in front."""
-        used = {x for dims in (*self.arguments, *self.outputs) for x in dims}
-        axis = next(x for i in range(99) if (x := f"batch{i}") not in used)
+        axis = next(x for i in range(99) if (x := f"batch{i}") not in self.names())
         arguments = zip(self.arguments, in_batched, strict=True)
         return dataclasses.replace(
             self,
@@ -171,9 +170,12 @@ class _Rule:
     def reductions(self) -> tuple[str, ...]:
         """Return the names that no output has."""
         kept = {x for dims in self.outputs for x in dims} | self.replicated
-        return tuple(
-            dict.fromkeys(x for dims in self.arguments for x in dims if x not in kept)
-        )
+        return tuple(x for x in self.names() if x not in kept)
+
+    def names(self) -> list[str]:
+        """Return all names in the order of the rule, in which XLA wants them."""
+        sides = (*self.arguments, *self.outputs)
+        return list(dict.fromkeys(x for dims in sides for x in dims))
 
     def check(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Compare the rule with arrays or their shapes."""
@@ -343,7 +345,7 @@ def _on_devices(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         infer_sharding_from_operands=infer,
         sharding_rule=rule.text(),
         reduction_factors=rule.reductions(),
-        need_replication_factors=tuple(sorted(rule.replicated)),
+        need_replication_factors=tuple(x for x in rule.names() if x in rule.replicated),
     )
     return split
 

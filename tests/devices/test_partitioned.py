@@ -155,6 +155,18 @@ def test_settings_of_the_caller_are_in_force_when_xla_traces_the_parts(kind):
     assert "operand_precision={highest,highest}" in compiled.as_text()
 
 
+@kinds
+def test_several_dimensions_that_are_never_split(kind):
+    """XLA wants their names in the order of the rule."""
+    product = jaxfn.partitioned(jnp.matmul, "b n, n m -> b m", replicated=("m", "n"))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,))
+    x = jnp.arange(24.0).reshape(8, 3)
+    w = jnp.arange(12.0).reshape(3, 4)
+    with jax.set_mesh(mesh):
+        split = jax.device_put(x, NamedSharding(mesh, P("data")))
+        np.testing.assert_allclose(jax.jit(product)(split, w), x @ w)
+
+
 def test_inside_shard_map_and_outside_of_jit():
     x, w = placed("data", P("data", None), AxisType.Auto)
     np.testing.assert_allclose(Norm.apply(x, w), norm(x, w), rtol=1e-5)

@@ -42,6 +42,7 @@ from jaxfn.torch._triton import KernelRuns
 
 T = TypeVar("T")
 Arrays = Sequence[np.ndarray]
+_NO_DERIVATIVE = "a kernel has no derivative (on a GPU, PyTorch silently gives none)"
 
 
 class OriginalError(RuntimeError):
@@ -109,7 +110,10 @@ class Original:
             free = [tensor(ct).requires_grad_() for ct in cts]
             # A rule may write to its cotangents, but not to a leaf: pass clones.
             pairs = paired(result, [ct.clone() for ct in free])
+            before = self._kernels.launches
             first = gradients(pairs, leaves, again=True)
+            if self._kernels.launches > before:
+                raise RuntimeError(_NO_DERIVATIVE)
             parts = [
                 (g, tensor(v))
                 for g, v in zip(first, along, strict=True)

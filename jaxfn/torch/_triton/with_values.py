@@ -39,15 +39,19 @@ _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 class KernelRuns:
     """Runs rules on tensors with values, as on a GPU if they launch kernels.
 
-    A launch is refused if it gets tensors that autograd follows. On a GPU, PyTorch then
-    gives no gradient, without an error.
+    Args:
+        derivatives: Whether a launch may get tensors that autograd follows. PyTorch
+            then gives no gradient, without an error.
 
     Attributes:
         on_gpu: Whether tensors look as on a GPU, from the next run on.
+        launches: Number of all launches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, derivatives: bool = True) -> None:
+        self._derivatives = derivatives
         self.on_gpu = False
+        self.launches = 0
 
     def __call__(self, run: Callable[[], T]) -> T:
         """Return what `run` returns; it may be called twice."""
@@ -65,7 +69,7 @@ class KernelRuns:
             except Exception as raised:  # noqa: BLE001  (it may want a GPU)
                 error = raised
         try:
-            with running(_refuse_derivative):
+            with running(self._count):
                 found = run()
         except Exception:
             if error is not None:
@@ -74,11 +78,12 @@ class KernelRuns:
         self.on_gpu = True
         return found
 
-
-def _refuse_derivative(_: Any, binding: Binding, launch: Launch) -> None:
-    tensors = [x for x in binding.arguments.values() if isinstance(x, torch.Tensor)]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        raise no_derivative(launch)
+    def _count(self, _: Any, binding: Binding, launch: Launch) -> None:
+        self.launches += 1
+        tensors = [x for x in binding.arguments.values() if isinstance(x, torch.Tensor)]
+        followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if followed and not self._derivatives:
+            raise no_derivative(launch)
 
 
 @contextlib.contextmanager
