@@ -349,7 +349,7 @@ PLACE = "its line: "
 
 
 class _Replay(torch.fx.Interpreter):
-    """An interpreter of a graph that notes on an error which operation raised it."""
+    """An interpreter of a graph that notes which operation runs, also on an error."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         # Torch 2.11 can't detach tensors of unknown size. Here `alias` does the same.
@@ -358,6 +358,7 @@ class _Replay(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: Any) -> Any:
+        _noted[0] = place_of(n)
         try:
             return super().run_node(n)
         except Exception as error:
@@ -366,21 +367,24 @@ class _Replay(torch.fx.Interpreter):
             raise
 
 
-def functional(module: Any, fakes: Fakes) -> Any:
-    """Run the second pass: return a shorter graph, without writes and views."""
+def functional(module: Any) -> Callable[..., Any]:
+    """Return a graph as a function that computes the same without writes and views."""
+    replay = _Replay(torch.fx.GraphModule(module, module.graph)).run
+    return name("functionalize")(replay, remove="mutations_and_views")
+
+
+def functional_by_torch(module: Any, fakes: Fakes) -> Any:
+    """Run the second pass by torch's own `make_fx`."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
-    module = torch.fx.GraphModule(module, module.graph)
     with fakes.mode, torch.no_grad():
         examples = [
             torch.empty_strided(v.shape, v.stride(), dtype=v.dtype)
             for v in (n.meta["val"] for n in inputs)
         ]
-        replay = _Replay(module).run
-        run = name("functionalize")(replay, remove="mutations_and_views")
         with name("preserve_node_meta")(), _quiet():
-            return name("make_fx")(run, decomposition_table=_decompositions())(
-                *examples
-            )
+            return name("make_fx")(
+                functional(module), decomposition_table=_decompositions()
+            )(*examples)
 
 
 def writes(target: Any) -> bool:

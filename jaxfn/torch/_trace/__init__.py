@@ -7,7 +7,7 @@ on values::
         for each path:                            # branches
             call run on tensors without values    # intercept watches it, and aliasing
             record its graph                      # recorder
-            if it writes, make one that does not  # _base.experimental
+            if it writes, record it without writes  # recorder again
             look up each operation of the graph   # lower, in the table of _ops
         return a BranchTree
     tree(arrays, key):                            # branches

@@ -1,7 +1,8 @@
-"""The first pass: every operation that the Python of a rule runs, as a graph.
+"""Both passes: every operation that a function runs on tensors, as a graph.
 
-Torch's own `make_fx` does the same, and takes three times as long. It is used where
-sizes or numbers may be unknown, because this knows no symbols.
+The first pass runs the Python of a rule, the second one the graph of the first without
+writes. Torch's own `make_fx` does the same, and takes three times as long. It is used
+where sizes or numbers may be unknown, because this knows no symbols.
 """
 
 from __future__ import annotations

@@ -235,10 +235,9 @@ class _Tracer:
 
     def _graph(self, path: Path) -> Any:
         fakes = experimental.Fakes(symbolic=self._symbolic)
-        inputs = [
-            fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
-            for x in self._examples
-        ]
+        inputs = [fakes(x.shape, x.dtype) for x in self._examples]
+        for x, example in zip(inputs, self._examples, strict=True):
+            x.requires_grad_(example.requires_grad)
         try:
             with torch.no_grad(), draws_by_torch():
                 if self._symbolic:
@@ -248,8 +247,13 @@ class _Tracer:
                     module = recorder.graph(path)
                     recorder.give_values(path.choices.conditions)
             self._guard.check(path.backward_at or path.place)
-            if self._symbolic or experimental.has_writes(module):
-                return experimental.functional(module, fakes)
+            if self._symbolic:
+                return experimental.functional_by_torch(module, fakes)
+            if experimental.has_writes(module):
+                again = [fakes(x.shape, x.dtype) for x in self._examples]
+                with torch.no_grad():
+                    run = experimental.functional(module)
+                    return Recorder(again, fakes).graph(run)
             return module
         except TorchRefusal as refusal:
             refusal.where = refusal.where or path.place
