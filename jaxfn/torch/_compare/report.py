@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from jaxfn._check import CheckReport, CheckResult
+
+NOT_COMPARED = "not compared: "
+"""A row that is skipped with a message that begins with it: the report is not ok."""
+
+
+def not_compared(results: Iterable[CheckResult]) -> str:
+    """Return which of these was not compared, and why; "" if all were."""
+    found = (r for r in results if r.message.startswith(NOT_COMPARED))
+    return next((f"{r.check} was {r.message}" for r in found), "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxfn._check import MOST, Outcome, Skip, worst
@@ -161,16 +160,9 @@ def lost(pairs: Sequence[tuple[Any, Any]]) -> list[float]:
 
 def value_elsewhere(pair: Pair) -> Outcome:
     """Compare the values at other points."""
-
-    def run(point: list[np.ndarray]) -> Any:
-        return pair.original.value(point).leaves
-
-    return worst(
-        [
-            _compared(pair, pair.port.leaves(point), run(point), " at another point")
-            for point in points(pair, POINTS, run)
-        ]
-    )
+    ours, theirs = pair.port.leaves, pair.original.leaves
+    near, where = points(pair, POINTS, theirs), " at another point"
+    return worst([_compared(pair, ours(x), theirs(x), where) for x in near])
 
 
 def value_differentiated(pair: Pair) -> Outcome:
@@ -180,20 +172,6 @@ def value_differentiated(pair: Pair) -> Outcome:
     outs = pair.original.value(pair.arrays, chosen)
     got = pair.port.beside(pair.arrays, chosen)
     expected, labels = ([xs[i] for i in at] for xs in (outs.leaves, outs.labels))
-    return pair.compare(got, expected, labels, "value", which=at)
-
-
-def value_jit(pair: Pair) -> Outcome:
-    """Compare the values under jit."""
-    at = [i for i, x in enumerate(pair.got) if values.is_array(x)]
-    if not pair.arrays:
-        raise Skip("there is no array to trace")
-    run = jax.jit(lambda arrays: pair.port.arrays(arrays))
-    got = run(list(map(jnp.asarray, pair.arrays)))
-    if len(got) != len(at):
-        raise Different(f"expected {len(at)} arrays, got {len(got)}")
-    labels = [pair.expected.labels[i] for i in at]
-    expected = [np.asarray(pair.expected.leaves[i]) for i in at]
     return pair.compare(got, expected, labels, "value", which=at)
 
 
