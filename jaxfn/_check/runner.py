@@ -178,7 +178,7 @@ class Run(Rows):
     def outcome(self, name: str) -> Outcome:
         """Run a check, and note that it passed; raise what it raises."""
         this = self.rows[name]
-        with _refusals(self.results):
+        with refusals(self.results):
             if this.plan is not None and self.case.together is None:
                 self.case.together = Together(self._calls())
             outcome = this.run(self.case)
@@ -207,9 +207,8 @@ class Run(Rows):
 
     def reason(self, name: str) -> str:
         case, this = self.case, self.rows[name]
-        if not case.at and this.rule not in ("forward", "vmap"):
-            return NO_FLOATS
-        if name in ("scan", "checkpoint", "leaks", "low precision") and not case.at:
+        takes_any = this.rule in ("forward", "vmap") and name not in _WITH_GRADIENT
+        if not case.at and not takes_any:
             return NO_FLOATS
         if name in ("backward", "jvp") and case.surrogate and case.reference is None:
             return "a surrogate: not compared with the slope of the value"
@@ -221,6 +220,7 @@ class Run(Rows):
         return self.blocked(others, no_rule)
 
 
+_WITH_GRADIENT = ("scan", "checkpoint", "leaks", "low precision")
 _IN_FLOAT64 = (
     "(check computes in float64. If the function closes over arrays of another dtype, "
     "pass them as arguments, which check casts. Make constants of the dtype of the "
@@ -244,8 +244,11 @@ def _hint(name: str, rule: str, message: str) -> str:
     return f"{message}{'' if message.endswith('.') else '.'} {hint}"
 
 
+_NONE: Mapping[str, CheckResult] = {}
+
+
 @contextlib.contextmanager
-def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
+def refusals(results: Mapping[str, CheckResult] = _NONE) -> Iterator[None]:
     """Skip a check if the function lacks the derivative; that is no failure."""
     try:
         yield

@@ -20,10 +20,11 @@ from jaxfn._check import (
     eps_of,
     like,
     paired,
+    refusals,
     slopes,
     worst,
 )
-from jaxfn._core import internals, is_array, is_inexact, messages
+from jaxfn._core import is_array, is_inexact, messages
 from jaxfn._kernels import KernelDerivativeError
 from jaxfn.torch._compare.arguments import exchanged
 from jaxfn.torch._compare.original import OriginalError
@@ -179,25 +180,14 @@ def jvp(pair: Pair) -> Outcome:
     for some in every:
         numbers = ", ".join(str(pair.arguments.position(i)) for i in some)
         expected = pair.original.push(pair.arrays, some)
-        try:
+        with refusals():
             got = pair.port.push(pair.arrays, some)
-        except Exception as error:
-            _expect_refusal(error)
-            raise Different(
-                f"along argument {numbers}: {type(error).__name__}: {error}"
-            ) from error
         labels = [
             f"tangent of {pair.expected.labels[i]} along argument {numbers}"
             for i in pair.expected.inexact
         ]
         found.append(pair.compare(got, expected, labels, "tangent"))
     return worst(found)
-
-
-def _expect_refusal(error: Exception) -> None:
-    text = str(error)
-    if internals.FORWARD_MODE_REFUSAL in text or messages.NO_JVP in text:
-        raise Skip("the port has no jvp") from error
 
 
 # ---- batches

@@ -12,8 +12,7 @@ import numpy as np
 from jaxfn._check import Outcome, Skip, is_near, worst
 from jaxfn.torch._compare.hints import counts
 from jaxfn.torch._compare.pair import Different, Pair, expect_numbers
-from jaxfn.torch._compare.points import points
-from jaxfn.torch._compare.values import POINTS, lost, needed
+from jaxfn.torch._compare.values import POINTS, lost, needed, points
 
 CONJUGATE = "PyTorch's convention: the conjugate of JAX's"
 
@@ -26,7 +25,8 @@ def gradient(i: int, pair: Pair) -> Outcome:
     k = pair.chosen.index(i)
     got, expected = pair.got_gradients, pair.expected_gradients
     expect_numbers(got, expected)
-    outcome = _only(pair, got, expected, names(pair, pair.chosen), k)
+    labels = names(pair, pair.chosen)
+    outcome = pair.compare_one(k, got, expected, labels, "gradient")
     if not outcome.ok and np.isfinite(got[k]).all() and got[k].size:
         found = _cotangents(pair, k, got[k])
         where = "; ".join(filter(None, [outcome.where, found]))
@@ -34,18 +34,6 @@ def gradient(i: int, pair: Pair) -> Outcome:
     if outcome.ok and np.iscomplexobj(expected[k]):
         outcome = dataclasses.replace(outcome, note=CONJUGATE)
     return outcome
-
-
-def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
-    """Return the outcome of gradient `k`, which may look like another."""
-    which = [k, *(j for j in range(len(labels)) if j != k)]
-    a, b, names = ([xs[j] for j in which] for xs in (got, expected, labels))
-    alone = pair.compare(a[:1], b[:1], names[:1], "gradient", which=which)
-    if alone.ok:
-        return alone
-    every = pair.compare(a, b, names, "gradient", which=which)
-    where = every.where.partition("\n  ")[0]
-    return dataclasses.replace(alone, where=where)
 
 
 def names(pair: Pair, chosen: Sequence[int], where: str = "") -> list[str]:
@@ -97,11 +85,8 @@ def gradients_given(pair: Pair) -> Outcome:
     labels = names(pair, chosen)
     exact = expected
     if pair.exact.chosen == chosen:
-        leaves = pair.exact.expected
-        kinds = [leaves.leaves[i].dtype for i in leaves.inexact]
-        cts = [ct.astype(kind) for ct, kind in zip(pair.cts, kinds, strict=True)]
         with pair.exact.context():
-            exact = pair.exact.original.pull(pair.exact.arrays, chosen, cts)
+            exact = pair.exact.expected_gradients
     slack = lost(list(zip(expected, exact, strict=True)))
     wrong = [
         f"{label}: expected dtype {e.dtype}, got {g.dtype}"

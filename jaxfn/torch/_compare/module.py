@@ -54,7 +54,7 @@ def compare_module(
             f"`{name}` raised in PyTorch: {error} The model in JAX did not."
         ) from error
     port.inexact = expected.inexact
-    floats = [i for i, x in enumerate(got) if values.is_inexact(x)]
+    floats = [i for i, x in enumerate(got) if _is_float(x)]
     if len(got) != len(expected.leaves) or floats != expected.inexact:
         counts = len(expected.inexact), len(expected.leaves), len(floats), len(got)
         message = (
@@ -67,6 +67,10 @@ def compare_module(
     results = list(rows.values(got, expected))
     results += rows.gradients(expected, order)
     return CompareReport(repr(model), tuple(results), name, not_compared(results))
+
+
+def _is_float(x: Any) -> bool:
+    return values.is_array(x) and values.is_inexact(x)
 
 
 def _expect_fit(model: Any, module: Any, name: str) -> None:

@@ -197,12 +197,15 @@ class Original:
 
     def unrepeatable(self, run: Callable[[], Sequence[Any]]) -> str:
         """Return why two runs differ; an empty text if they don't."""
-        draws = _Draws()
-        with draws:
-            first = run()
+
+        def bits() -> list[bytes]:
+            return [x.tobytes() for x in run() if isinstance(x, np.ndarray)]
+
+        with _Draws() as draws:
+            first = bits()
         if draws.found:
             return f"it draws random numbers ({', '.join(draws.found)})"
-        return "" if _are_same(first, run()) else "it returns other values each time"
+        return "" if first == bits() else "it returns other values each time"
 
     def saves_intermediates(self, chosen: Sequence[int]) -> bool:
         """Return whether forward saves more than its inputs and outputs."""
@@ -237,12 +240,3 @@ class _Draws(TorchDispatchMode):
         if has_draws(func):
             self.found[f"{func} at {place_now(sys._getframe(1))}"] = None
         return func(*args, **(kwargs or {}))
-
-
-def _are_same(first: Sequence[Any], again: Sequence[Any]) -> bool:
-    return len(first) == len(again) and all(
-        not isinstance(x, np.ndarray)
-        or not isinstance(y, np.ndarray)
-        or (x.shape == y.shape and x.tobytes() == y.tobytes())
-        for x, y in zip(first, again, strict=True)
-    )

@@ -214,31 +214,43 @@ class Pair:
             expected: Arrays of the original.
             labels: Their names in messages.
             what: "value", "gradient", "tangent" or "second derivative".
-            which: Their indices among all values, gradients, ...; None for all.
+            which: Their indices among all values; None for all.
             slack: Additional tolerance of each.
         """
         if len(got) != len(expected):
             raise Different(f"expected {len(expected)} arrays, got {len(got)}")
-        a, b = ([wide(np.asarray(x)) for x in xs] for xs in (got, expected))
-        found = []
-        for i, label in enumerate(labels):
-            tolerance = self.tolerance(got[i], expected[i])
-            tolerance += 0.0 if slack is None else slack[i]
-            atol = self.options.atol
-            outcome = compare_arrays(
-                *of_one_kind(a[i], b[i]), label, tolerance, atol=atol
-            )
-            if not outcome.ok and np.isfinite(outcome.error):
-                k, size = i if which is None else which[i], max(largest(b[i]), 1e-30)
-                outcome = self.accuracy.allow(outcome, what, k, size)
-            if not outcome.ok:
-                looks = hint(a, b, i, labels, what, tolerance)
-                where = "; ".join(filter(None, [outcome.where, looks]))
-                outcome = dataclasses.replace(outcome, where=where)
-            found.append(outcome)
+        more = slack or [0.0] * len(got)
+        at = enumerate(which or range(len(got)))
+        every = got, expected, labels, what
+        found = [self.compare_one(i, *every, k=k, slack=more[i]) for i, k in at]
         wrong = [o.where for o in found if not o.ok]
         note = next((o.note for o in found if o.ok and o.note), "")
         return dataclasses.replace(worst(found), where="\n  ".join(wrong), note=note)
+
+    def compare_one(
+        self,
+        i: int,
+        got: Sequence[Any],
+        expected: Sequence[Any],
+        labels: Sequence[str],
+        what: str,
+        *,
+        k: int | None = None,
+        slack: float = 0.0,
+    ) -> Outcome:
+        """Compare array `i`, which is number `k` of all values."""
+        a, b = ([wide(np.asarray(x)) for x in xs] for xs in (got, expected))
+        tolerance = self.tolerance(got[i], expected[i]) + slack
+        pair, atol = of_one_kind(a[i], b[i]), self.options.atol
+        outcome = compare_arrays(*pair, labels[i], tolerance, atol=atol)
+        if not outcome.ok and np.isfinite(outcome.error):
+            size = max(largest(b[i]), 1e-30)
+            outcome = self.accuracy.allow(outcome, what, i if k is None else k, size)
+        if outcome.ok:
+            return outcome
+        looks = hint(a, b, i, labels, what, tolerance)
+        where = "; ".join(filter(None, [outcome.where, looks]))
+        return dataclasses.replace(outcome, where=where)
 
     def tolerance(self, *arrays: Any) -> float:
         """Return half of the digits that all of these have."""

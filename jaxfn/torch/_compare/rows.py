@@ -44,6 +44,9 @@ _ROWS = {
     "value as given": Check("forward", values.value, (*_VALUE, "value under jit")),
     "value while differentiated": Check("forward", values.value_differentiated, _VALUE),
     GRADIENTS: Check("backward", gradients.gradient, _VALUE),
+    # Before "under jit": the operations have been compiled, a program has not.
+    "gradients of subsets": _of_port("backward of subsets", _GRADIENT),
+    "gradients of outputs": _of_port("backward, unused outputs", _GRADIENT),
     "gradients under jit": _of_port("backward under jit", _COMPILED),
     "gradients as given": Check(
         "backward",
@@ -53,8 +56,6 @@ _ROWS = {
     "gradients at other points": Check(
         "backward", gradients.gradients_elsewhere, (*_GRADIENT, "value at other points")
     ),
-    "gradients of subsets": _of_port("backward of subsets", _GRADIENT),
-    "gradients of outputs": _of_port("backward, unused outputs", _GRADIENT),
     "second derivative": Check(
         "backward", further.second, (*_COMPILED, "gradients under jit")
     ),
