@@ -25,16 +25,14 @@ from jaxfn.torch._base import (
     place_now,
     torch,
 )
-from jaxfn.torch._compare.arguments import CommonArguments, exchanged
+from jaxfn.torch._compare.arguments import CommonArguments, exchanged, leaves_of
 from jaxfn.torch._compare.tensors import (
     Arrays,
     Outs,
     array,
     gradients,
     inexact_in,
-    memory_of,
     outs_of,
-    tensors_in,
 )
 from jaxfn.torch._triton import KernelRuns
 
@@ -215,11 +213,11 @@ class Original:
             nodes = [x.grad_fn for x in inexact_in(result) if x.grad_fn is not None]
             if not nodes:
                 return False
-            known = {memory_of(x) for x in (*leaves, *tensors_in(result))}
             node = nodes[0]
             saved = list(getattr(node, "saved_tensors", ()))
-            saved += tensors_in(list(getattr(node, "__dict__", {}).values()))
-            return any(memory_of(x) not in known for x in saved if x is not None)
+            saved += leaves_of(list(getattr(node, "__dict__", {}).values()))
+            known = {None, *map(_memory_of, (*leaves, *leaves_of(result)))}
+            return not known.issuperset(map(_memory_of, saved))
 
         try:
             return self._tried(run)
@@ -240,3 +238,10 @@ class _Draws(TorchDispatchMode):
         if has_draws(func):
             self.found[f"{func} at {place_now(sys._getframe(1))}"] = None
         return func(*args, **(kwargs or {}))
+
+
+def _memory_of(x: Any) -> Any:
+    """Return where a tensor lies; None for what is none."""
+    if not isinstance(x, torch.Tensor):
+        return None
+    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype

@@ -49,16 +49,6 @@ def inexact_in(result: Any) -> list[Any]:
     return [x for x in tops_of(result) if _is_inexact(x)]
 
 
-def tensors_in(value: Any) -> list[Any]:
-    """Return all tensors, those in lists and dicts too."""
-    return [x for x in leaves_of(value) if isinstance(x, torch.Tensor)]
-
-
-def memory_of(x: Any) -> Any:
-    """Return where a tensor lies: the same for two views of the same elements."""
-    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
-
-
 def gradients(
     outs: Sequence[Any], cts: Sequence[Any], xs: Sequence[Any], *, again: bool = False
 ) -> Sequence[Any]:
