@@ -37,7 +37,7 @@ class Check:
     """
 
     rule: str
-    run: Callable[[Case], Outcome]
+    run: Callable[..., Outcome]
     builds_on: tuple[str, ...] = ("value",)
     about: tuple[str, ...] = ()
     plan: Plan | None = None

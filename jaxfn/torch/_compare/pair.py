@@ -279,7 +279,8 @@ class Pair:
         }.get(what, list)()
 
         def run(*points: Any) -> Sequence[Any]:
-            xs, more = exchanged(self.arrays, at, points[: len(at)]), points[len(at) :]
+            xs, more = points[: len(at)], list(points[len(at) :])
+            xs = exchanged(self.arrays, at, xs)
             if what == "gradient":
                 return this.pull(xs, self.chosen, more)
             if what == "tangent":

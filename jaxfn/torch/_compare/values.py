@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._check import MOST, Outcome, Skip, worst
+from jaxfn._check import MOST, Outcome, Skip, compare_arrays, wide, worst
 from jaxfn._core import is_inexact, values
+from jaxfn.torch._compare.hints import of_one_kind
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import (
     NUMBERS,
@@ -146,14 +147,9 @@ def value(pair: Pair) -> Outcome:
 
 def lost(pairs: Sequence[tuple[Any, Any]]) -> list[float]:
     """Return the error of torch in the precision given, relative to the largest."""
-    found = []
-    for x, exact in pairs:
-        a, b = np.asarray(x).astype(complex), np.asarray(exact).astype(complex)
-        with np.errstate(all="ignore"):
-            gaps = np.abs(a - b)[np.isfinite(a) & np.isfinite(b)]
-        size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-        found.append(MOST * float(gaps.max(initial=0.0) / max(size, 1e-30)))
-    return found
+    both = [map(wide, map(np.asarray, pair)) for pair in pairs]
+    errors = [compare_arrays(*of_one_kind(*pair), "", 0.0).error for pair in both]
+    return [MOST * error if np.isfinite(error) else 0.0 for error in errors]
 
 
 def value_elsewhere(pair: Pair) -> Outcome:
