@@ -47,12 +47,7 @@ def compare_module(
     got = port.leaves_compiled(inputs.arguments.arrays)
     # JAX has learned meanwhile to take the result apart, and in which order.
     original = _Module(module, inputs, model.mutable, options.seed)
-    try:
-        expected = original.value(inputs.arguments.arrays)
-    except OriginalError as error:
-        raise OriginalError(
-            f"`{name}` raised in PyTorch: {error} The model in JAX did not."
-        ) from error
+    expected = original.value(inputs.arguments.arrays)
     port.inexact = expected.inexact
     floats = [i for i, x in enumerate(got) if _is_float(x)]
     if len(got) != len(expected.leaves) or floats != expected.inexact:
@@ -189,7 +184,12 @@ class _Module(Original):
             with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
                 return torch.func.functional_call(_Beside(self.cls, run), own, ())
 
-        return super()._tried(beside)
+        try:
+            return super()._tried(beside)
+        except OriginalError as error:
+            name = type(self.cls).__name__
+            text = f"`{name}` raised in PyTorch: {error} The model in JAX did not."
+            raise OriginalError(text) from error
 
     def pull(self, arrays: Arrays, chosen: Sequence[int], cts: Sequence[Any]) -> Arrays:
         try:
@@ -257,19 +257,19 @@ class _Rows:
         along = random([arrays[i] for i in at])
         names = [f"gradient of {self._arguments.names[i]}" for i in at]
         pull = Once(lambda xs, cts: self._port.pull(xs, at, cts))
+        ours = pull(arrays, cts)
         theirs = self._original.pull(arrays, at, cts)
-        yield from self._compared(names, "backward", pull(arrays, cts), theirs)
+        yield from self._compared(names, "backward", ours, theirs)
         if order == 1:
             return
         names = [f"second derivative of {self._arguments.names[i]}" for i in at]
         again = Once(lambda xs, cts, along: self._port.pull_twice(xs, at, cts, along))
         try:
-            theirs = self._original.pull_twice(arrays, at, cts, along)
             ours = again(arrays, cts, along)
+            theirs = self._original.pull_twice(arrays, at, cts, along)
         except (OriginalError, TorchRefusal) as error:
-            side = "jaxfn" if isinstance(error, TorchRefusal) else "PyTorch"
-            text = f"{side} raised: {error}"
-            yield CheckResult("second derivative", "backward", "skipped", message=text)
+            name, why = "second derivative", str(error)
+            yield CheckResult(name, "backward", "skipped", message=why)
             return
         n = len(at)
         yield from self._compared(names, "backward", ours[:n], theirs[:n])
