@@ -5,87 +5,45 @@ import jax.numpy as jnp
 from jax import lax
 
 import jaxfn
-from tests.parity.catalogue.case import Case, integers, normal
+from tests.parity import frameworks
+from tests.parity.catalogue.case import Case, both, integers, normal
 
 
-class Sparsemax(jaxfn.Function):
-    """The point of the simplex that is nearest."""
+def sparsemax(fw):
+    class Sparsemax(fw.Function):
+        """The point of the simplex that is nearest."""
 
-    @staticmethod
-    def forward(ctx, x, dim=-1):
-        ctx.dim = dim
-        ordered = -jnp.sort(-x, axis=dim)
-        sums = jnp.cumsum(ordered, axis=dim) - 1
-        rank = jnp.arange(1, x.shape[dim] + 1, dtype=x.dtype)
-        size = (rank * ordered > sums).sum(dim, keepdims=True)
-        level = jnp.take_along_axis(sums, size - 1, axis=dim) / size
-        out = jnp.maximum(x - level, 0)
-        ctx.save_for_backward(size, out)
-        return out
-
-    @staticmethod
-    def backward(ctx, g):
-        size, out = ctx.saved_tensors
-        support = out > 0
-        mean = (g * support).sum(ctx.dim, keepdims=True) / size
-        return support * (g - mean), None
-
-
-def torch_sparsemax(torch):
-    class Sparsemax(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, dim=-1):
             ctx.dim = dim
-            ordered, _ = x.sort(dim, descending=True)
-            sums = ordered.cumsum(dim) - 1
-            rank = torch.arange(1, x.size(dim) + 1, dtype=x.dtype)
-            size = (rank * ordered > sums).sum(dim, keepdim=True)
-            level = sums.gather(dim, size - 1) / size.to(x)
-            out = torch.clamp(x - level, min=0)
+            order = fw.np.argsort(-x, dim)
+            ordered = fw.take(x, order, dim)
+            sums = fw.np.cumsum(ordered, dim) - 1
+            rank = fw.np.arange(1, x.shape[dim] + 1, dtype=x.dtype)
+            size = (rank * ordered > sums).sum(dim, keepdims=True)
+            level = fw.take(sums, size - 1, dim) / size
+            out = fw.np.clip(x - level, 0)
             ctx.save_for_backward(size, out)
             return out
 
         @staticmethod
         def backward(ctx, g):
             size, out = ctx.saved_tensors
-            grad = g.clone()
-            grad[out == 0] = 0
-            mean = grad.sum(ctx.dim, keepdim=True) / size.to(g)
-            return torch.where(out != 0, grad - mean, torch.zeros_like(g)), None
+            support = out > 0
+            mean = (g * support).sum(ctx.dim, keepdims=True) / size
+            return support * (g - mean), None
 
     return Sparsemax.apply
 
 
-class LogSumExp(jaxfn.Function):
-    """Saves its input and its output; both modes."""
+def log_sum_exp(fw):
+    class LogSumExp(fw.Function):
+        """Of the last axis. Saves its input and its output; both modes."""
 
-    @staticmethod
-    def forward(ctx, x, dim):
-        top = x.max(dim, keepdims=True)
-        out = jnp.log(jnp.exp(x - top).sum(dim)) + top.squeeze(dim)
-        ctx.save_for_backward(x, out)
-        ctx.save_for_forward(x, out)
-        ctx.dim = dim
-        return out
-
-    @staticmethod
-    def backward(ctx, g):
-        x, out = ctx.saved_tensors
-        softmax = jnp.exp(x - jnp.expand_dims(out, ctx.dim))
-        return jnp.expand_dims(g, ctx.dim) * softmax, None
-
-    @staticmethod
-    def jvp(ctx, t, _):
-        x, out = ctx.saved_tensors
-        return (t * jnp.exp(x - jnp.expand_dims(out, ctx.dim))).sum(ctx.dim)
-
-
-def torch_log_sum_exp(torch):
-    class LogSumExp(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, dim):
-            top = x.amax(dim, keepdim=True)
-            out = (x - top).exp().sum(dim).log() + top.squeeze(dim)
+            top = fw.np.amax(x, dim)
+            out = fw.np.log(fw.np.exp(x - top[..., None]).sum(dim)) + top
             ctx.save_for_backward(x, out)
             ctx.save_for_forward(x, out)
             ctx.dim = dim
@@ -94,14 +52,15 @@ def torch_log_sum_exp(torch):
         @staticmethod
         def backward(ctx, g):
             x, out = ctx.saved_tensors
-            return g.unsqueeze(ctx.dim) * (x - out.unsqueeze(ctx.dim)).exp(), None
+            softmax = fw.np.exp(x - out[..., None])
+            return g[..., None] * softmax, None
 
         @staticmethod
         def jvp(ctx, t, _):
             x, out = ctx.saved_tensors
-            return (t * (x - out.unsqueeze(ctx.dim)).exp()).sum(ctx.dim)
+            return (t * fw.np.exp(x - out[..., None])).sum(ctx.dim)
 
-    return lambda x: LogSumExp.apply(x, 1)
+    return lambda x: LogSumExp.apply(x, -1)
 
 
 _FAR = -1e30  # the log of nothing, which can still be subtracted
@@ -222,49 +181,29 @@ def plain_linear_cross_entropy(x, w, targets):
     return -jnp.take_along_axis(logp, targets[:, None], 1).mean()
 
 
-class SmoothL1(jaxfn.Function):
-    """Only the gradients that are needed are computed; the loss is not reduced."""
+def smooth_l1(fw):
+    class SmoothL1(fw.Function):
+        """Only the gradients that are needed are computed; the loss is not reduced."""
 
-    @staticmethod
-    def forward(ctx, x, y, beta):
-        ctx.beta = beta
-        ctx.save_for_backward(x - y)
-        size = jnp.abs(x - y)
-        return jnp.where(size < beta, size * size / (2 * beta), size - beta / 2)
-
-    @staticmethod
-    def backward(ctx, g):
-        (d,) = ctx.saved_tensors
-        slope = jnp.where(jnp.abs(d) < ctx.beta, d / ctx.beta, jnp.sign(d))
-        need_x, need_y, _ = ctx.needs_input_grad
-        return g * slope if need_x else None, -g * slope if need_y else None, None
-
-
-def torch_smooth_l1(torch):
-    class SmoothL1(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y, beta):
             ctx.beta = beta
             ctx.save_for_backward(x - y)
-            size = (x - y).abs()
-            return torch.where(size < beta, size * size / (2 * beta), size - beta / 2)
+            size = fw.np.abs(x - y)
+            return fw.np.where(size < beta, size * size / (2 * beta), size - beta / 2)
 
         @staticmethod
         def backward(ctx, g):
             (d,) = ctx.saved_tensors
-            slope = torch.where(d.abs() < ctx.beta, d / ctx.beta, d.sign())
-            grad_x = grad_y = None
-            if ctx.needs_input_grad[0]:
-                grad_x = g * slope
-            if ctx.needs_input_grad[1]:
-                grad_y = -g * slope
-            return grad_x, grad_y, None
+            slope = fw.np.where(fw.np.abs(d) < ctx.beta, d / ctx.beta, fw.np.sign(d))
+            need_x, need_y, _ = ctx.needs_input_grad
+            return g * slope if need_x else None, -g * slope if need_y else None, None
 
-    return lambda x, y: SmoothL1.apply(x, y.detach(), 0.7) + SmoothL1.apply(x, y, 0.3)
+    return twice_smooth_l1(SmoothL1.apply, fw)
 
 
-def smooth_l1(f):
-    return lambda x, y: f(x, lax.stop_gradient(y), 0.7) + f(x, y, 0.3)
+def twice_smooth_l1(f, fw):
+    return lambda x, y: f(x, fw.constant(y), 0.7) + f(x, y, 0.3)
 
 
 def plain_smooth_l1(x, y, beta):
@@ -273,11 +212,10 @@ def plain_smooth_l1(x, y, beta):
 
 
 CASES = [
-    Case("sparsemax", Sparsemax.apply, torch_sparsemax, (normal(3, 4),)),
+    Case("sparsemax", *both(sparsemax), (normal(3, 4),)),
     Case(
         "log_sum_exp",
-        lambda x: LogSumExp.apply(x, 1),
-        torch_log_sum_exp,
+        *both(log_sum_exp),
         (normal(3, 4),),
         exact=lambda x: jax.nn.logsumexp(x, 1),
         forward=True,
@@ -301,10 +239,9 @@ CASES = [
     ),
     Case(
         "smooth_l1",
-        smooth_l1(SmoothL1.apply),
-        torch_smooth_l1,
+        *both(smooth_l1),
         (normal(3, 4), normal(3, 4)),
         second=False,
-        exact=smooth_l1(plain_smooth_l1),
+        exact=twice_smooth_l1(plain_smooth_l1, frameworks.Jaxfn()),
     ),
 ]

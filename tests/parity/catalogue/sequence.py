@@ -5,41 +5,17 @@ import jax.numpy as jnp
 from jax import lax
 
 import jaxfn
-from tests.parity.catalogue.case import Case, normal, uniform
+from tests.parity.catalogue.case import Case, both, halves, normal, uniform
 
 
-def _turn(x, cos, sin):
-    a, b = jnp.split(x, 2, -1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-class Rotary(jaxfn.Function):
-    """Rotary embedding: backward turns the other way."""
-
-    @staticmethod
-    def forward(ctx, q, k, cos, sin):
-        ctx.save_for_backward(cos, sin)
-        return _turn(q, cos, sin), _turn(k, cos, sin)
-
-    @staticmethod
-    def backward(ctx, gq, gk):
-        cos, sin = ctx.saved_tensors
-        return _turn(gq, cos, -sin), _turn(gk, cos, -sin), None, None
-
-
-def rotary(q, k):
-    angle = jnp.arange(q.shape[0], dtype=q.dtype)[:, None] * jnp.array(
-        [1, 0.1], q.dtype
-    )
-    return Rotary.apply(q, k, jnp.cos(angle), jnp.sin(angle))
-
-
-def torch_rotary(torch):
+def rotary(fw):
     def turn(x, cos, sin):
-        a, b = x.chunk(2, -1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        a, b = halves(x)
+        return fw.np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
-    class Rotary(torch.autograd.Function):
+    class Rotary(fw.Function):
+        """Rotary embedding: backward turns the other way."""
+
         @staticmethod
         def forward(ctx, q, k, cos, sin):
             ctx.save_for_backward(cos, sin)
@@ -51,72 +27,45 @@ def torch_rotary(torch):
             return turn(gq, cos, -sin), turn(gk, cos, -sin), None, None
 
     def rotary(q, k):
-        angle = torch.arange(len(q), dtype=q.dtype)[:, None]
-        angle = angle * torch.tensor([1, 0.1], dtype=q.dtype)
-        return Rotary.apply(q, k, angle.cos(), angle.sin())
+        angle = fw.np.arange(len(q), dtype=q.dtype)[:, None]
+        angle = angle * fw.np.asarray([1, 0.1], dtype=q.dtype)
+        return Rotary.apply(q, k, fw.np.cos(angle), fw.np.sin(angle))
 
     return rotary
 
 
-class Attention(jaxfn.Function):
-    """Saves its inputs and, of the scores, only the log of their sums."""
+def attention(fw):
+    class Attention(fw.Function):
+        """Saves its inputs and, of the scores, only the log of their sums."""
 
-    @staticmethod
-    def forward(ctx, q, k, v, causal):
-        scores = Attention.scores(q, k, causal)
-        sums = jax.nn.logsumexp(scores, -1, keepdims=True)
-        out = jnp.exp(scores - sums) @ v
-        ctx.save_for_backward(q, k, v, out, sums)
-        ctx.causal = causal
-        return out, sums
-
-    @staticmethod
-    def scores(q, k, causal):
-        scores = q @ k.T / q.shape[-1] ** 0.5
-        future = jnp.triu(jnp.ones(scores.shape, bool), 1)
-        return jnp.where(future & causal, -1e9, scores)
-
-    @staticmethod
-    def backward(ctx, g, g_sums):
-        q, k, v, out, sums = ctx.saved_tensors
-        p = jnp.exp(Attention.scores(q, k, ctx.causal) - sums)
-        along = (g * out).sum(-1, keepdims=True)
-        ds = p * (g @ v.T - along + g_sums) / q.shape[-1] ** 0.5
-        return ds @ k, ds.T @ q, p.T @ g, None
-
-
-def torch_attention(torch):
-    class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx, q, k, v, causal):
             scores = Attention.scores(q, k, causal)
-            sums = scores.logsumexp(-1, keepdim=True)
-            out = (scores - sums).exp() @ v
+            sums = fw.special.logsumexp(scores, -1, keepdims=True)
+            out = fw.np.exp(scores - sums) @ v
             ctx.save_for_backward(q, k, v, out, sums)
             ctx.causal = causal
             return out, sums
 
         @staticmethod
         def scores(q, k, causal):
-            scores = q @ k.T / q.size(-1) ** 0.5
-            if causal:
-                future = torch.ones_like(scores, dtype=torch.bool).triu(1)
-                scores = scores.masked_fill(future, -1e9)
-            return scores
+            scores = q @ k.T / q.shape[-1] ** 0.5
+            future = fw.np.triu(fw.np.ones_like(scores), 1) > 0
+            return fw.np.where(future & causal, -1e9, scores)
 
         @staticmethod
         def backward(ctx, g, g_sums):
             q, k, v, out, sums = ctx.saved_tensors
-            p = (Attention.scores(q, k, ctx.causal) - sums).exp()
-            along = (g * out).sum(-1, keepdim=True)
-            ds = p * (g @ v.T - along + g_sums) / q.size(-1) ** 0.5
+            p = fw.np.exp(Attention.scores(q, k, ctx.causal) - sums)
+            along = (g * out).sum(-1, keepdims=True)
+            ds = p * (g @ v.T - along + g_sums) / q.shape[-1] ** 0.5
             return ds @ k, ds.T @ q, p.T @ g, None
 
     return lambda q, k, v: Attention.apply(q, k, v, True)
 
 
 def plain_attention(q, k, v):
-    scores = Attention.scores(q, k, True)
+    scores = jnp.where(jnp.tri(len(q)), q @ k.T / q.shape[-1] ** 0.5, -1e9)
     return jax.nn.softmax(scores) @ v, jax.nn.logsumexp(scores, -1, keepdims=True)
 
 
@@ -195,11 +144,10 @@ def plain_selective_scan(x, decay, b, c):
 
 
 CASES = [
-    Case("rotary", rotary, torch_rotary, (normal(3, 4), normal(3, 4))),
+    Case("rotary", *both(rotary), (normal(3, 4), normal(3, 4))),
     Case(
         "attention",
-        lambda q, k, v: Attention.apply(q, k, v, True),
-        torch_attention,
+        *both(attention),
         (normal(3, 4), normal(3, 4), normal(3, 4)),
         exact=plain_attention,
     ),
