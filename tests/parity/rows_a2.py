@@ -60,7 +60,12 @@ def _(fw):
     return [jnp.array(X)]
 
 
-@row("CTX-19", "same", "save_for_forward refuses what is no array, at the call")
+@row(
+    "CTX-19",
+    "same",
+    "save_for_forward refuses what is no array, at the call",
+    says=("`MyF.forward`",),
+)
 def _(fw):
     ran = []
 

@@ -101,7 +101,7 @@ def _(fw):
     return [jnp.array([9.0, 0.0])]
 
 
-@row("CTX-32", "same", "mark_dirty refuses what is no array")
+@row("CTX-32", "same", "mark_dirty refuses what is no array", says=("TypeError",))
 def _(fw):
     f = fw.make(forward=lambda ctx, x: ctx.mark_dirty(3)).apply
     return fw.call(f, fw.array(X))
@@ -245,7 +245,12 @@ def _(fw):
     return [jnp.zeros(2)]
 
 
-@row("CTX-41", "same", "mark_non_differentiable refuses what is no array")
+@row(
+    "CTX-41",
+    "same",
+    "mark_non_differentiable refuses what is no array",
+    says=("TypeError",),
+)
 def _(fw):
     f = fw.make(forward=lambda ctx, x: ctx.mark_non_differentiable(3)).apply
     return fw.call(f, fw.array(X))

@@ -63,7 +63,12 @@ def _(fw):
     return forward_mode(fw, lambda x: x * f.apply(constant))
 
 
-@row("JVP-04", "same", "jvp returns one tangent for each output, no more and no fewer")
+@row(
+    "JVP-04",
+    "same",
+    "jvp returns one tangent for each output, no more and no fewer",
+    says=("RuleValueError", "`MyF.jvp`"),
+)
 def _(fw):
     return {
         "one for two": both(fw, pair, lambda ctx, t: t),
@@ -102,7 +107,12 @@ def marked(ctx, x):
     return a, b
 
 
-@row("JVP-06", "same", "a tangent for an output without derivative is refused")
+@row(
+    "JVP-06",
+    "same",
+    "a tangent for an output without derivative is refused",
+    says=("`MyF.jvp`",),
+)
 def jvp_06(fw):
     def integer(ctx, x):
         return 2 * x, fw.np.argsort(x)
@@ -155,12 +165,25 @@ def _(fw):
     return [forward_mode(fw, lambda x: f.apply(x, 3, i, y)), seen]
 
 
-@row("JVP-09", "same", "a Python number is no tangent")
+@row(
+    "JVP-09",
+    "same",
+    "a Python number is no tangent",
+    says=("RuleTypeError", "`MyF.jvp`"),
+)
 def _(fw):
     return both(fw, twice, lambda ctx, t: 1.0, lambda ctx, t: "a", lambda ctx, t: [t])
 
 
-@row("JVP-10", "same", "a tangent has the shape of its output")
+@row(
+    "JVP-10",
+    "same",
+    "a tangent has the shape of its output",
+    says=(
+        "RuleValueError",
+        "Tensor is of size [1] while the given forward gradient is of size [2]",
+    ),
+)
 def _(fw):
     return both(
         fw,

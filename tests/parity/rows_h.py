@@ -51,7 +51,12 @@ def _(fw):
     return 2 * matrix(fw)
 
 
-@row("VMAP-02", "same", "a rule and generate_vmap_rule exclude each other")
+@row(
+    "VMAP-02",
+    "same",
+    "a rule and generate_vmap_rule exclude each other",
+    says=("(`MyF.vmap` is at ", "rows_h.py:"),
+)
 def _(fw):
     f = doubling(fw, generate_vmap_rule=True, vmap=lambda info, in_dims, x: (x, 0))
     return fw.call(func(fw).vmap(f), matrix(fw))
@@ -132,7 +137,12 @@ def _(fw):
     return [batched(fw, rule), shapes]
 
 
-@row("VMAP-08", "same", "the rule returns a pair")
+@row(
+    "VMAP-08",
+    "same",
+    "the rule returns a pair",
+    says=("Got a <class 'jax", "Got 3 returns", "Got a <class 'list'>", "`MyF.vmap`"),
+)
 def _(fw):
     return each(
         fw,
@@ -144,7 +154,12 @@ def _(fw):
     )
 
 
-@row("VMAP-09", "same", "out_dims fits the output")
+@row(
+    "VMAP-09",
+    "same",
+    "out_dims fits the output",
+    says=("Expected out_dims=(0,) to be compatible with the structure of `output`",),
+)
 def _(fw):
     return each(
         fw,

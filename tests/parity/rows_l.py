@@ -50,7 +50,12 @@ def _(fw):
     return [2 * jnp.array(X)] * 2
 
 
-@row("NEW-03", "same", "clear_saved_tensors_on_access is a bool")
+@row(
+    "NEW-03",
+    "same",
+    "clear_saved_tensors_on_access is a bool",
+    says=("Set `MyF.clear_saved_tensors_on_access`",),
+)
 def _(fw):
     return fw.grad(reading(fw, 1, clear_saved_tensors_on_access=1), fw.array(X))
 
@@ -102,7 +107,9 @@ def _(fw):
     return [fw.grad(boxed(fw, seen), fw.array(X)), seen]
 
 
-@row("NEW-07", "same", "boxed_grads_call is a bool")
+@row(
+    "NEW-07", "same", "boxed_grads_call is a bool", says=("Set `MyF.boxed_grads_call`",)
+)
 def _(fw):
     return fw.grad(boxed(fw, [], boxed_grads_call=1), fw.array(X))
 
