@@ -108,9 +108,7 @@ def fn_09(fw):
     return fw.func_grad(f.apply, fw.array(X))
 
 
-@fn_09.expect
-def _(fw):
-    return [jnp.full(2, 5.0)]
+fn_09.expect(lambda fw: [jnp.full(2, 5.0)])
 
 
 @row("FN-10", "same", "to make an instance warns")
@@ -208,9 +206,7 @@ def fn_19(fw):
     return keyword_only(fw, k=3)
 
 
-@fn_19.expect
-def _(fw):
-    return [3 * jnp.array(X), [jnp.ones(2)]]
+fn_19.expect(lambda fw: [3 * jnp.array(X), [jnp.ones(2)]])
 
 
 @row("FN-20", "superset", "or left to their defaults")
@@ -218,9 +214,7 @@ def fn_20(fw):
     return keyword_only(fw)
 
 
-@fn_20.expect
-def _(fw):
-    return [2 * jnp.array(X), [jnp.ones(2)]]
+fn_20.expect(lambda fw: [2 * jnp.array(X), [jnp.ones(2)]])
 
 
 @row("FN-21", "same", "*args in forward")

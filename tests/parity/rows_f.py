@@ -201,9 +201,7 @@ def jvp_11(fw):
     return forward_mode(fw, f.apply)
 
 
-@jvp_11.expect
-def _(fw):
-    return [jnp.float16([1 / 3]).astype("float32")]
+jvp_11.expect(lambda fw: [jnp.float16([1 / 3]).astype("float32")])
 
 
 @row("JVP-12", "superset", "a returned input may have any tangent")
@@ -211,9 +209,7 @@ def jvp_12(fw):
     return both(fw, lambda ctx, x: x, lambda ctx, t: t, lambda ctx, t: 5 * t)
 
 
-@jvp_12.expect
-def _(fw):
-    return [[jnp.float32([6])], [jnp.float32([30])]]
+jvp_12.expect(lambda fw: [[jnp.float32([6])], [jnp.float32([30])]])
 
 
 @row("JVP-13", "must differ", "the tangent of a consumed input is a new array, too")
@@ -236,9 +232,7 @@ def _(fw):
     return forward_mode(fw, f.apply)
 
 
-@jvp_13.expect
-def _(fw):
-    return [jnp.float32([12])]
+jvp_13.expect(lambda fw: [jnp.float32([12])])
 
 
 @row("JVP-14", "same", "jvp runs once, after forward, and only in forward mode")
@@ -318,9 +312,7 @@ def jvp_18(fw):
     return fw.grad(f.apply, fw.array([1.0, 2.0]))
 
 
-@jvp_18.expect
-def _(fw):
-    return [jnp.float32([7, 14])]
+jvp_18.expect(lambda fw: [jnp.float32([7, 14])])
 
 
 @row("JVP-19", "superset", "forward mode can be nested", modes=EAGER)

@@ -46,9 +46,7 @@ def vmap_01(fw):
     return fw.call(func(fw).vmap(doubling(fw)), matrix(fw))
 
 
-@vmap_01.expect
-def _(fw):
-    return 2 * matrix(fw)
+vmap_01.expect(lambda fw: 2 * matrix(fw))
 
 
 @row(
@@ -96,9 +94,7 @@ def _(fw):
     return seen
 
 
-@vmap_04.expect
-def _(fw):
-    return [VmapInfo(2, "error")] * 3
+vmap_04.expect(lambda fw: [VmapInfo(2, "error")] * 3)
 
 
 @row("VMAP-05", "must differ", "the batch axis is always the first", modes=EAGER)
@@ -197,9 +193,7 @@ def vmap_12(fw):
     }
 
 
-@vmap_12.expect
-def _(fw):
-    return {"used": 2 * matrix(fw), "returned": (2 * matrix(fw), None)}
+vmap_12.expect(lambda fw: {"used": 2 * matrix(fw), "returned": (2 * matrix(fw), None)})
 
 
 @row("VMAP-15", "same", "an out_dim out of range")
