@@ -116,8 +116,20 @@ class Framework:
         """The elements of `x` at an index for each place of the other axes."""
         raise NotImplementedError
 
+    def add_at(self, n: int, index: Any, rows: Any) -> Any:
+        """`n` rows of zeros, to which these are added at an index."""
+        raise NotImplementedError
+
     def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
         """`f(f(... f(x)))`, in a loop."""
+        raise NotImplementedError
+
+    def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
+        """`jax.lax.scan`."""
+        raise NotImplementedError
+
+    def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
+        """The outputs of `f`, and what pulls cotangents back: `jax.vjp`."""
         raise NotImplementedError
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
@@ -229,10 +241,32 @@ class Torch(Framework):
     def take(self, x: Any, index: Any, axis: int) -> Any:
         return self.torch.take_along_dim(x, index, axis)
 
+    def add_at(self, n: int, index: Any, rows: Any) -> Any:
+        return rows.new_zeros(n, *rows.shape[1:]).index_add(0, index, rows)
+
     def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
         for _ in range(n):
             x = f(x)
         return x
+
+    def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
+        found = []
+        rows = list(zip(*xs, strict=True))
+        for row in reversed(rows) if reverse else rows:
+            start, out = f(start, row)
+            found.append(out)
+        columns = zip(*(reversed(found) if reverse else found), strict=True)
+        return start, tuple(self.torch.stack(column) for column in columns)
+
+    def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
+        xs = tuple(x.detach().requires_grad_() for x in xs)
+        with self.torch.enable_grad():
+            outs = f(*xs)
+        values = [x.detach() for x in leaves(outs)]
+        return (
+            tuple(values) if isinstance(outs, tuple) else values[0],
+            lambda cts: self.torch.autograd.grad(outs, xs, cts),
+        )
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         xs = tuple(self.leaf(x) for x in xs)
@@ -338,8 +372,17 @@ class Jaxfn(Framework):
     def take(self, x: Any, index: Any, axis: int) -> Any:
         return jnp.take_along_axis(x, index, axis)
 
+    def add_at(self, n: int, index: Any, rows: Any) -> Any:
+        return jnp.zeros((n, *rows.shape[1:]), rows.dtype).at[index].add(rows)
+
     def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
         return jax.lax.fori_loop(0, n, lambda _, x: f(x), x)
+
+    def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
+        return jax.lax.scan(f, start, xs, reverse=reverse)
+
+    def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
+        return jax.vjp(f, *xs)
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         def run(*xs: Any) -> Any:

@@ -105,40 +105,24 @@ def on_ctx(fw):
     return lambda x: OnCtx.apply(x, "product")
 
 
-class InnerGradient(jaxfn.Function):
-    """Differentiates inside forward; backward calls the function that is on ctx."""
-
-    @staticmethod
-    def forward(ctx, energy, x, w):
-        out, ctx.pull = jax.vjp(energy, x, w)
-        return out
-
-    @staticmethod
-    def backward(ctx, g):
-        return None, *ctx.pull(g)
+def energy(np):
+    return lambda x, w: (np.tanh(x @ w) ** 2).sum(-1)
 
 
-def _energy(x, w):
-    return (jnp.tanh(x @ w) ** 2).sum(-1)
+def inner_gradient(fw):
+    class InnerGradient(fw.Function):
+        """Differentiates inside forward; backward calls the function that is on ctx."""
 
-
-def torch_inner_gradient(torch):
-    class InnerGradient(torch.autograd.Function):
         @staticmethod
         def forward(ctx, energy, x, w):
-            with torch.enable_grad():
-                ctx.inner = x.detach().requires_grad_(), w.detach().requires_grad_()
-                ctx.out = energy(*ctx.inner)
-            return ctx.out.detach()
+            out, ctx.pull = fw.pullback(energy, x, w)
+            return out
 
         @staticmethod
         def backward(ctx, g):
-            return None, *torch.autograd.grad(ctx.out, ctx.inner, g)
+            return None, *ctx.pull(g)
 
-    def energy(x, w):
-        return (torch.tanh(x @ w) ** 2).sum(-1)
-
-    return lambda x, w: InnerGradient.apply(energy, x, w)
+    return lambda x, w: InnerGradient.apply(energy(fw.np), x, w)
 
 
 class FullScale(jaxfn.Function):
@@ -230,11 +214,10 @@ CASES = [
     Case("on_ctx", *both(on_ctx), X, second=False, exact=lambda x: x * jnp.sin(x)),
     Case(
         "inner_gradient",
-        lambda x, w: InnerGradient.apply(_energy, x, w),
-        torch_inner_gradient,
+        *both(inner_gradient),
         (normal(3, 4), normal(4, 4)),
         second=False,
-        exact=_energy,
+        exact=energy(jnp),
     ),
     Case("full_scale", FullScale.apply, torch_full_scale, (normal(12),), concrete=True),
     Case("borrowed_rules", *both(borrowed), X),

@@ -2,9 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-import jaxfn
 from tests.parity import frameworks
 from tests.parity.catalogue.case import Case, both, integers, normal
 
@@ -66,106 +64,59 @@ def log_sum_exp(fw):
 _FAR = -1e30  # the log of nothing, which can still be subtracted
 
 
-def _forward_scores(logp):
+def forward_scores(fw, logp):
     """Scores of all ways to reach a state that stay or go on by one at each step."""
 
     def step(score, row):
-        before = jnp.concatenate([jnp.full(1, _FAR, row.dtype), score[:-1]])
-        score = jnp.logaddexp(score, before) + row
-        return score, score
+        before = fw.np.concatenate([fw.np.full_like(score[:1], _FAR), score[:-1]])
+        score = fw.np.logaddexp(score, before) + row[0]
+        return score, (score,)
 
-    first = jnp.where(jnp.arange(logp.shape[1]) == 0, logp[0], _FAR)
-    last, rest = lax.scan(step, first, logp[1:])
-    return jnp.concatenate([first[None], rest]), last[-1]
-
-
-class Alignment(jaxfn.Function):
-    """Minus the log of the sum over all monotone paths from the first to the last
-    state, as in CTC without blanks. The gradient is known in forward: minus the
-    probability that a path goes through a state."""
-
-    @staticmethod
-    def forward(ctx, logp):
-        alpha, total = _forward_scores(logp)
-        beta, _ = _forward_scores(logp[::-1, ::-1])
-        ctx.save_for_backward(-jnp.exp(alpha + beta[::-1, ::-1] - logp - total))
-        return -total
-
-    @staticmethod
-    def backward(ctx, g):
-        (grad,) = ctx.saved_tensors
-        return g * grad
+    far = fw.np.full_like(logp[0, 1:], _FAR)
+    first = fw.np.concatenate([logp[0, :1], far])
+    last, (rest,) = fw.scan(step, first, (logp[1:],))
+    return fw.np.concatenate([first[None], rest]), last[-1]
 
 
-def torch_alignment(torch):
-    def forward_scores(logp):
-        score = torch.full_like(logp[0], _FAR)
-        score[0] = logp[0, 0]
-        scores = [score]
-        for row in logp[1:]:
-            before = torch.full_like(score, _FAR)
-            before[1:] = score[:-1]
-            score = torch.logaddexp(score, before) + row
-            scores.append(score)
-        return torch.stack(scores), score[-1]
+def alignment(fw):
+    class Alignment(fw.Function):
+        """Minus the log of the sum over all monotone paths from the first to the last
+        state, as in CTC without blanks. The gradient is known in forward: minus the
+        probability that a path goes through a state."""
 
-    class Alignment(torch.autograd.Function):
         @staticmethod
         def forward(ctx, logp):
-            alpha, total = forward_scores(logp)
-            beta, _ = forward_scores(logp.flip(0, 1))
-            grad = -(alpha + beta.flip(0, 1) - logp - total).exp()
-            ctx.save_for_backward(grad)
+            alpha, total = forward_scores(fw, logp)
+            beta = fw.np.flip(forward_scores(fw, fw.np.flip(logp, (0, 1)))[0], (0, 1))
+            ctx.save_for_backward(-fw.np.exp(alpha + beta - logp - total))
             return -total
 
         @staticmethod
         def backward(ctx, g):
-            return g * ctx.saved_tensors[0]
+            (grad,) = ctx.saved_tensors
+            return g * grad
 
-    return lambda x: Alignment.apply(x.log_softmax(1))
-
-
-class LinearCrossEntropy(jaxfn.Function):
-    """Mean cross entropy of x @ w, a few rows at a time, so that the logits of all
-    rows never exist together; forward computes the gradients too."""
-
-    @staticmethod
-    def forward(ctx, x, w, targets, chunk):
-        n = x.shape[0]
-        loss, dw, dx = jnp.zeros((), x.dtype), jnp.zeros_like(w), []
-        for start in range(0, n, chunk):
-            rows, labels = x[start : start + chunk], targets[start : start + chunk]
-            logp = jax.nn.log_softmax(rows @ w)
-            hot = jax.nn.one_hot(labels, w.shape[1], dtype=x.dtype)
-            loss -= (logp * hot).sum() / n
-            dlogits = (jnp.exp(logp) - hot) / n
-            dx.append(dlogits @ w.T)
-            dw += rows.T @ dlogits
-        ctx.save_for_backward(jnp.concatenate(dx), dw)
-        return loss
-
-    @staticmethod
-    def backward(ctx, g):
-        dx, dw = ctx.saved_tensors
-        return g * dx, g * dw, None, None
+    return lambda x: Alignment.apply(fw.nn.log_softmax(x, 1))
 
 
-def torch_linear_cross_entropy(torch):
-    class LinearCrossEntropy(torch.autograd.Function):
+def linear_cross_entropy(fw):
+    class LinearCrossEntropy(fw.Function):
+        """Mean cross entropy of x @ w, a few rows at a time, so that the logits of all
+        rows never exist together; forward computes the gradients too."""
+
         @staticmethod
         def forward(ctx, x, w, targets, chunk):
             n = x.shape[0]
-            loss, dx, dw = x.new_zeros(()), torch.empty_like(x), torch.zeros_like(w)
+            loss, dw, dx = 0.0, fw.np.zeros_like(w), []
             for start in range(0, n, chunk):
                 rows, labels = x[start : start + chunk], targets[start : start + chunk]
-                logp = (rows @ w).log_softmax(1)
-                loss -= logp.gather(1, labels[:, None]).sum() / n
-                dlogits = logp.exp()
-                dlogits[torch.arange(len(rows)), labels] -= 1
-                dlogits /= n
-                dx[start : start + chunk] = dlogits @ w.T
-                dw += rows.T @ dlogits
-            ctx.save_for_backward(dx, dw)
+                logp = fw.nn.log_softmax(rows @ w, 1)
+                hot = labels[:, None] == fw.np.arange(w.shape[1])
+                loss = loss - (logp * hot).sum() / n
+                dlogits = (fw.np.exp(logp) - fw.np.ones_like(logp) * hot) / n
+                dx.append(dlogits @ w.T)
+                dw = dw + rows.T @ dlogits
+            ctx.save_for_backward(fw.np.concatenate(dx), dw)
             return loss
 
         @staticmethod
@@ -223,16 +174,14 @@ CASES = [
     # From here on intermediate values are saved: torch loses their derivative.
     Case(
         "alignment",
-        lambda x: Alignment.apply(jax.nn.log_softmax(x)),
-        torch_alignment,
+        *both(alignment),
         (normal(5, 3),),
         second=False,
-        exact=lambda x: -_forward_scores(jax.nn.log_softmax(x))[1],
+        exact=lambda x: -forward_scores(frameworks.Jaxfn(), jax.nn.log_softmax(x))[1],
     ),
     Case(
         "linear_cross_entropy",
-        lambda x, w, targets: LinearCrossEntropy.apply(x, w, targets, 2),
-        torch_linear_cross_entropy,
+        *both(linear_cross_entropy),
         (normal(5, 3), normal(3, 4), integers(4, 5)),
         second=False,
         exact=plain_linear_cross_entropy,

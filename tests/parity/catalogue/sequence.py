@@ -2,9 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-import jaxfn
 from tests.parity.catalogue.case import Case, both, halves, normal, uniform
 
 
@@ -69,68 +67,42 @@ def plain_attention(q, k, v):
     return jax.nn.softmax(scores) @ v, jax.nn.logsumexp(scores, -1, keepdims=True)
 
 
-class SelectiveScan(jaxfn.Function):
-    """h[t] = decay[t] h[t-1] + x[t] b[t] and y[t] = h[t] . c[t], for each channel;
-    backward runs the recursion from the end."""
+def selective_scan(fw):
+    class SelectiveScan(fw.Function):
+        """h[t] = decay[t] h[t-1] + x[t] b[t] and y[t] = h[t] . c[t], for each channel;
+        backward runs the recursion from the end."""
 
-    @staticmethod
-    def forward(ctx, x, decay, b, c):
-        def step(h, now):
-            x, decay, b = now
-            h = decay[:, None] * h + x[:, None] * b
-            return h, h
-
-        start = jnp.zeros((x.shape[1], b.shape[1]), x.dtype)
-        _, hs = lax.scan(step, start, (x, decay, b))
-        ctx.save_for_backward(x, decay, b, c, hs)
-        return (hs * c[:, None]).sum(-1)
-
-    @staticmethod
-    def backward(ctx, g):
-        x, decay, b, c, hs = ctx.saved_tensors
-
-        def step(later, now):
-            g, decay_next, c = now
-            dh = g[:, None] * c + decay_next[:, None] * later
-            return dh, dh
-
-        nexts = jnp.concatenate([decay[1:], jnp.zeros_like(decay[:1])])
-        _, dhs = lax.scan(step, jnp.zeros_like(hs[0]), (g, nexts, c), reverse=True)
-        before = jnp.concatenate([jnp.zeros_like(hs[:1]), hs[:-1]])
-        return (
-            (dhs * b[:, None]).sum(-1),
-            (dhs * before).sum(-1),
-            (dhs * x[..., None]).sum(1),
-            (g[..., None] * hs).sum(1),
-        )
-
-
-def torch_selective_scan(torch):
-    class SelectiveScan(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, decay, b, c):
-            h = x.new_zeros(x.shape[1], b.shape[1])
-            hs = []
-            for t in range(len(x)):
-                h = decay[t, :, None] * h + x[t, :, None] * b[t]
-                hs.append(h)
-            ctx.save_for_backward(x, decay, b, c, *hs)
-            return torch.stack([h @ c_t for h, c_t in zip(hs, c, strict=True)])
+            def step(h, now):
+                x, decay, b = now
+                h = decay[:, None] * h + x[:, None] * b
+                return h, (h,)
+
+            start = fw.np.zeros((x.shape[1], b.shape[1]), dtype=x.dtype)
+            _, (hs,) = fw.scan(step, start, (x, decay, b))
+            ctx.save_for_backward(x, decay, b, c, hs)
+            return (hs * c[:, None]).sum(-1)
 
         @staticmethod
         def backward(ctx, g):
-            x, decay, b, c, *hs = ctx.saved_tensors
-            dx, ddecay, db, dc = (torch.zeros_like(v) for v in (x, decay, b, c))
-            dh = torch.zeros_like(hs[0])
-            for t in reversed(range(len(hs))):
-                dh = dh + g[t, :, None] * c[t]
-                dc[t] = g[t] @ hs[t]
-                dx[t] = dh @ b[t]
-                db[t] = x[t] @ dh
-                if t > 0:
-                    ddecay[t] = (dh * hs[t - 1]).sum(-1)
-                dh = dh * decay[t, :, None]
-            return dx, ddecay, db, dc
+            x, decay, b, c, hs = ctx.saved_tensors
+
+            def step(later, now):
+                g, decay_next, c = now
+                dh = g[:, None] * c + decay_next[:, None] * later
+                return dh, (dh,)
+
+            zeros, concatenate = fw.np.zeros_like, fw.np.concatenate
+            nexts = concatenate([decay[1:], zeros(decay[:1])])
+            _, (dhs,) = fw.scan(step, zeros(hs[0]), (g, nexts, c), reverse=True)
+            before = concatenate([zeros(hs[:1]), hs[:-1]])
+            return (
+                (dhs * b[:, None]).sum(-1),
+                (dhs * before).sum(-1),
+                (dhs * x[..., None]).sum(1),
+                (g[..., None] * hs).sum(1),
+            )
 
     return SelectiveScan.apply
 
@@ -153,8 +125,7 @@ CASES = [
     ),
     Case(
         "selective_scan",
-        SelectiveScan.apply,
-        torch_selective_scan,
+        *both(selective_scan),
         (normal(4, 2), uniform(0.3, 0.9, 4, 2), normal(4, 3), normal(4, 3)),
         second=False,
         exact=plain_selective_scan,

@@ -2,10 +2,6 @@
 
 import math
 
-import jax.numpy as jnp
-from jax import lax
-
-from tests.parity import frameworks
 from tests.parity.catalogue.case import Case, both, normal, uniform
 
 
@@ -72,34 +68,19 @@ def triangle(fw):
     return lambda x: Triangle.apply(x, 0.3)
 
 
-def leaky_neuron(current, decay):
+def leaky_neuron(fw):
     """Leaky integrate-and-fire over time: the Function inside a scan."""
+    fire = fast_sigmoid(fw)
 
-    fire = fast_sigmoid(frameworks.Jaxfn())
-
-    def step(v, i):
-        v = decay * v + i
-        spike = fire(v - 1, 5.0)
-        return v * (1 - spike), (v, spike)
-
-    return lax.scan(step, jnp.zeros_like(current[0]), current)[1]
-
-
-def torch_leaky_neuron(torch):
-    fire = fast_sigmoid(frameworks.torch())
-
-    def leaky_neuron(current, decay):
-        v = torch.zeros_like(current[0])
-        potentials, spikes = [], []
-        for i in current:
-            v = decay * v + i
+    def run(current, decay):
+        def step(v, row):
+            v = decay * v + row[0]
             spike = fire(v - 1, 5.0)
-            potentials.append(v)
-            spikes.append(spike)
-            v = v * (1 - spike)
-        return torch.stack(potentials), torch.stack(spikes)
+            return v * (1 - spike), (v, spike)
 
-    return leaky_neuron
+        return fw.scan(step, fw.np.zeros_like(current[0]), (current,))[1]
+
+    return run
 
 
 CASES = [
@@ -108,8 +89,7 @@ CASES = [
     Case("triangle", *both(triangle), (normal(6),), forward=True),
     Case(
         "leaky_neuron",
-        leaky_neuron,
-        torch_leaky_neuron,
+        *both(leaky_neuron),
         (uniform(0.2, 1.0, 5, 3), uniform(0.6, 0.9, 3)),
     ),
 ]
