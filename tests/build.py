@@ -29,6 +29,37 @@ def saving(*values: Any):
     return setup_context
 
 
+def nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    """A setup_context that saves nothing."""
+
+
+def rules_of(engine: str, backward: Any, jvp: Any) -> dict[str, Any]:
+    """Those of the two that an engine ("backward", "jvp", "both", "derived") has."""
+    found = {} if engine == "jvp" else {"backward": backward}
+    if engine in ("jvp", "both"):
+        found["jvp"] = jvp
+    return found | {"generate_jvp_rule": engine == "derived"}
+
+
+def in_style(style: str, value: Any, save: Any = nothing) -> dict[str, Any]:
+    """A forward with this value, in the "separate" style or the "combined" one.
+
+    Args:
+        style: one of the two.
+        value: of the arguments.
+        save: takes ctx, the arguments and the value, as setup_context does.
+    """
+    if style == "separate":
+        return {"forward": value, "setup_context": save}
+
+    def forward(ctx, *inputs):
+        output = value(*inputs)
+        save(ctx, inputs, output)
+        return output
+
+    return {"forward": forward}
+
+
 SCALE = [1.0]
 """A context of a user's own: the last of these is what holds."""
 

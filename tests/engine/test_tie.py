@@ -10,7 +10,7 @@ from jax import lax
 from jaxfn._core import internals
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
-from tests.build import function
+from tests.build import function, in_style, rules_of
 from tests.sizes import only
 
 # The others of its many cells run with --full.
@@ -18,16 +18,6 @@ from tests.sizes import only
 X = jnp.float32([1, 2, 3])
 S = jnp.float32(2)
 BACKWARD, JVP = wrong.BACKWARD, wrong.JVP
-
-
-def rules_of(engine, backward, jvp):
-    """Those of an engine."""
-    found = {}
-    if engine != "jvp":
-        found["backward"] = backward
-    if engine in ("jvp", "both"):
-        found["jvp"] = jvp
-    return found | {"generate_jvp_rule": engine == "derived"}
 
 
 engines = pytest.mark.parametrize("engine", ["backward", "jvp", "both", "derived"])
@@ -110,20 +100,12 @@ def test_a_marked_or_integer_output_stays_unbatched(style, place, engine, wrap):
             assert float(output[1]) == 3
         ctx.mark_non_differentiable(output[1])
 
-    def combined(ctx, x, y):
-        outs = value(x, y)
-        save(ctx, (x, y), outs)
-        return outs
-
     rules = rules_of(
         engine,
         lambda ctx, g, *_: (BACKWARD * 2 * g, None),
         lambda ctx, t, _: (JVP * 2 * t, None, None),
     )
-    if style == "combined":
-        rules["forward"] = combined
-    else:
-        rules |= {"forward": value, "setup_context": save}
+    rules |= in_style("combined" if style == "combined" else "separate", value, save)
     if style == "vmap rule":
         rules["vmap"] = lambda info, dims, x, y: (value(x, y), (dims[0], None, None))
     mapped = wrap(
@@ -616,17 +598,10 @@ def test_hooks_pack_what_is_saved_once(style):
     def both(x, y):
         return 2 * x, y + 1
 
-    def forward(ctx, x, y):
-        save(ctx, (x, y), None)
-        return both(x, y)
-
     def backward(ctx, g, h):
         return 2 * g, h
 
-    if style == "combined":
-        f = function(forward=forward, backward=backward).apply
-    else:
-        f = function(forward=both, setup_context=save, backward=backward).apply
+    f = function(backward=backward, **in_style(style, both, save)).apply
     with saved_tensors_hooks(pack, lambda x: x):
         jax.jit(jax.grad(lambda x, y: f(x, y)[1]))(S, S)
         jax.grad(lambda x, y: jax.vmap(f, (0, None))(x, y)[1].sum())(X, S)
@@ -682,19 +657,11 @@ def test_a_saved_output_that_is_not_shared_keeps_the_others_apart(
     def save(ctx, inputs, output):
         ctx.save_for_backward(output[1])
 
-    def forward(ctx, x, y):
-        outs = both(x, y)
-        save(ctx, (x, y), outs)
-        return outs
-
     def backward(ctx, g, h):
         (second,) = ctx.saved_tensors
         return 7 * h, second * g  # `second` belongs to each example: see the 7
 
-    if style == "combined":
-        f = function(forward=forward, backward=backward).apply
-    else:
-        f = function(forward=both, setup_context=save, backward=backward).apply
+    f = function(backward=backward, **in_style(style, both, save)).apply
     weights = jnp.float32([1, 10, 100])
 
     def loss(x, y):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function, saving
+from tests.build import function, nothing, rules_of, saving
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
@@ -14,10 +14,6 @@ M = jnp.arange(6.0).reshape(2, 3)
 
 def allclose(got, expected):
     np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
-
-
-def nothing(ctx, inputs, output):
-    pass
 
 
 def test_the_rule_gets_whole_batches_with_their_axis_first():
@@ -130,22 +126,21 @@ def test_integer_and_key_outputs_of_a_rule():
 
 # ---- gradients under batching
 
-RULES = {
-    "backward": {"backward": lambda ctx, g: _pull(ctx, g)},
-    "both": {
-        "backward": lambda ctx, g: _pull(ctx, g),
-        "jvp": lambda ctx, a, b: a * ctx.saved_tensors[1] + b * ctx.saved_tensors[0],
-    },
-    "derived": {"backward": lambda ctx, g: _pull(ctx, g), "generate_jvp_rule": True},
-    "jvp": {
-        "jvp": lambda ctx, a, b: a * ctx.saved_tensors[1] + b * ctx.saved_tensors[0]
-    },
-}
-
 
 def _pull(ctx, g):
     a, b = ctx.saved_tensors
     return g * b, g * a
+
+
+def _push(ctx, s, t):
+    a, b = ctx.saved_tensors
+    return s * b + t * a
+
+
+RULES = {
+    engine: rules_of(engine, _pull, _push)
+    for engine in ("backward", "both", "derived", "jvp")
+}
 
 
 @pytest.mark.full(
@@ -185,11 +180,11 @@ def test_an_output_that_does_not_depend_on_the_batch(rules):
         ctx.x, ctx.scale = x, scale
         return x
 
-    members = {"backward": lambda ctx, g: (g * ctx.scale, (g * ctx.x).sum())}
-    if rules == "both":
-        members["jvp"] = lambda ctx, a, b: ctx.scale * a + b * ctx.x
-    if rules == "derived":
-        members["generate_jvp_rule"] = True
+    members = rules_of(
+        rules,
+        lambda ctx, g: (g * ctx.scale, (g * ctx.x).sum()),
+        lambda ctx, a, b: ctx.scale * a + b * ctx.x,
+    )
     f = function(forward=forward, **members).apply
     scales, weights = jnp.float32([1, 10]), 1 + M
 

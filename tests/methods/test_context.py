@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function
+from tests.build import function, in_style, rules_of
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
@@ -39,7 +39,8 @@ def allclose(got, expected):
 @modes
 @pytest.mark.parametrize("style", ["combined", "separate"])
 def test_saved_values_keep_their_order_and_none_its_place(mode, style):
-    def save(ctx, x, out):
+    def save(ctx, inputs, out):
+        (x,) = inputs
         ctx.save_for_backward(x, None, 10 * x, out, jnp.zeros(0), x > 0)
 
     def backward(ctx, g):
@@ -49,20 +50,8 @@ def test_saved_values_keep_their_order_and_none_its_place(mode, style):
         assert mask.dtype == bool
         return g * (x + 100 * ten + 10000 * out)
 
-    def combined(ctx, x):
-        out = x * x
-        save(ctx, x, out)
-        return out
-
-    members = (
-        {"forward": combined}
-        if style == "combined"
-        else {
-            "forward": lambda x: x * x,
-            "setup_context": lambda ctx, inputs, output: save(ctx, *inputs, output),
-        }
-    )
-    f = function(backward=backward, **members).apply
+    forward = in_style(style, lambda x: x * x, save)
+    f = function(backward=backward, **forward).apply
     allclose(MODES[mode](f)(S), 3 + 100 * 30 + 10000 * 9)
 
 
@@ -181,14 +170,8 @@ def test_an_attribute_may_have_any_name(mode, style, private):
         assert ctx.needs_input_grad == (True,)
         return g * (sum(getattr(ctx, name) for name in names) + x)
 
-    def forward(ctx, x):
-        setup_context(ctx, (x,), None)
-        return 2 * x
-
-    rules = {"forward": forward, "backward": backward}
-    if style == "separate":
-        rules |= {"forward": lambda x: 2 * x, "setup_context": setup_context}
-    f = function(**rules).apply
+    forward = in_style(style, lambda x: 2 * x, setup_context)
+    f = function(backward=backward, **forward).apply
     odd, even = sum(range(1, 16, 2)), sum(range(0, 16, 2))
     allclose(MODES[mode](f)(S), even + odd * 3 + 3)
 
@@ -226,16 +209,11 @@ def test_a_marked_output_has_no_derivative(mode, rules):
         ctx.mark_non_differentiable(whole)
         return 2 * x, whole
 
-    members = {
-        "backward": lambda ctx, g, g_whole: 2 * g + 1000 * g_whole,
-        "jvp": lambda ctx, t: (2 * t, None),
-    }
-    chosen = {
-        "backward": {"backward": members["backward"]},
-        "both": members,
-        "derived": {"backward": members["backward"], "generate_jvp_rule": True},
-        "jvp": {"jvp": members["jvp"]},
-    }[rules]
+    chosen = rules_of(
+        rules,
+        lambda ctx, g, g_whole: 2 * g + 1000 * g_whole,
+        lambda ctx, t: (2 * t, None),
+    )
     f = function(forward=forward, **chosen).apply
     allclose(MODES[mode](lambda x: f(x)[0] + 50 * f(x)[1])(S), 2)
     if rules != "backward":
@@ -300,13 +278,7 @@ def test_needs_input_grad_is_true_of_what_is_differentiated(rules):
         log.append(("jvp", ctx.needs_input_grad))
         return t[0] + t[2] + t[3]["a"]
 
-    chosen = {
-        "backward": {"backward": backward},
-        "both": {"backward": backward, "jvp": jvp},
-        "derived": {"backward": backward, "generate_jvp_rule": True},
-        "jvp": {"jvp": jvp},
-    }[rules]
-    f = function(forward=forward, **chosen).apply
+    f = function(forward=forward, **rules_of(rules, backward, jvp)).apply
 
     def call(x, y, p):
         return f(x, "k", y, p)
@@ -340,14 +312,10 @@ def test_needs_input_grad_can_be_set():
 def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
     style, rules
 ):
-    def save(ctx, x, y):
-        need_x, need_y = ctx.needs_input_grad
+    def save(ctx, inputs, output):
+        (x, y), (need_x, need_y) = inputs, ctx.needs_input_grad
         ctx.save_for_backward(y if need_x else y + 100, x if need_y else x + 100)
         ctx.save_for_forward(x, y)
-
-    def combined(ctx, x, y):
-        save(ctx, x, y)
-        return x * y
 
     def backward(ctx, g):
         pairs = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=True)
@@ -357,20 +325,9 @@ def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
         x, y = ctx.saved_tensors
         return 3 * (a * y + b * x)
 
-    members = (
-        {"forward": combined}
-        if style == "combined"
-        else {
-            "forward": lambda x, y: x * y,
-            "setup_context": lambda ctx, inputs, output: save(ctx, *inputs),
-        }
-    )
-    more = {
-        "backward": {},
-        "both": {"jvp": jvp},
-        "derived": {"generate_jvp_rule": True},
-    }
-    f = jax.jit(function(backward=backward, **members, **more[rules]).apply)
+    members = in_style(style, lambda x, y: x * y, save)
+    one_call = function(**members, **rules_of(rules, backward, jvp)).apply
+    f = jax.jit(one_call)
     x, y = jnp.float32(3), jnp.float32(5)
     for argnums in (0, (0, 1), 0, 1, (0, 1)):
         got = jax.tree.map(float, jax.grad(f, argnums)(x, y))
@@ -391,7 +348,6 @@ def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
     got = jax.grad(lambda xs: jax.lax.scan(lambda c, x: (f(c, x), None), y, xs)[0])(xs)
     allclose(got, [5 * 2 * 3 * 8, 5 * 3 * 4, 5 * 2 * 2])
     # the second derivative perturbs another input than the first
-    one_call = function(backward=backward, **members, **more[rules]).apply
     cross = jax.grad(jax.grad(lambda x, y: one_call(x, y) ** 2), 1)
     allclose(cross(x, y), 8 * 3 * 5 + 4 * 3 * 5)
     allclose(jax.jit(cross)(x, y), 8 * 3 * 5 + 4 * 3 * 5)
@@ -407,22 +363,15 @@ def test_one_jitted_function_differentiated_with_respect_to_several_arguments(
 
 @pytest.mark.parametrize("style", ["combined", "separate"])
 def test_other_residuals_for_other_arguments_are_refused_inside_one_jit(style):
-    def save(ctx, x, y):
-        need_x, need_y = ctx.needs_input_grad
+    def save(ctx, inputs, output):
+        (x, y), (need_x, need_y) = inputs, ctx.needs_input_grad
         ctx.save_for_backward(*([y] if need_x else []), *([x] if need_y else []))
-
-    def combined(ctx, x, y):
-        save(ctx, x, y)
-        return x * y
 
     def backward(ctx, g):
         saved = list(ctx.saved_tensors)
         return tuple(2 * g * saved.pop(0) if n else None for n in ctx.needs_input_grad)
 
-    members = {"forward": combined}
-    if style == "separate":
-        members = {"forward": lambda x, y: x * y}
-        members["setup_context"] = lambda ctx, inputs, output: save(ctx, *inputs)
+    members = in_style(style, lambda x, y: x * y, save)
     f = function("F", backward=backward, **members).apply
     x, y = jnp.float32(3), jnp.float32(5)
     for argnums, expected in ((0, 10), (1, 6)):
@@ -544,13 +493,8 @@ def test_it_has_the_derivative_of_the_rules(rules, second, wrap):
     def rule(ctx, g):
         return 3 * g * ctx.saved_tensors[0]
 
-    chosen = {
-        "backward": {"backward": rule},
-        "both": {"backward": rule, "jvp": rule},
-        "derived": {"backward": rule, "generate_jvp_rule": True},
-        "jvp": {"jvp": rule},
-    }[rules]
-    f = function(forward=lambda x: x**2, setup_context=setup_context, **chosen).apply
+    members = in_style("separate", lambda x: x**2, setup_context)
+    f = function(**members, **rules_of(rules, rule, rule)).apply
     x = jnp.float32(0.5)
     allclose(wrap(jax.grad(f))(x), 3 * np.sin(0.25))
     allclose(wrap(second(jax.grad(f)))(x), 9 * np.sin(0.25) * np.cos(0.25))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function
+from tests.build import function, in_style
 
 # The others of its many cells run with --full.
 
@@ -130,19 +130,12 @@ def product(put, read, style):
         read(ctx)
         return g * y, g * x
 
-    def forward(ctx, x, y):
-        setup_context(ctx, (x, y), None)
-        return x * y
-
-    def setup_context(ctx, inputs, output):
+    def save(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
         put(ctx, *inputs)
 
-    if style == "combined":
-        return function(forward=forward, backward=backward).apply
-    return function(
-        forward=lambda x, y: x * y, setup_context=setup_context, backward=backward
-    ).apply
+    forward = in_style(style, lambda x, y: x * y, save)
+    return function(backward=backward, **forward).apply
 
 
 WAYS = {
@@ -165,21 +158,12 @@ def test_arrays_in_odd_containers_are_saved(kind, style, way):
     def backward(ctx, g):
         return g * ctx.y, g * find(ctx.a)
 
-    def setup_context(ctx, inputs, output):
+    def save(ctx, inputs, output):
         x, ctx.y = inputs
         ctx.a = make(x)
 
-    def forward(ctx, x, y):
-        setup_context(ctx, (x, y), None)
-        return x * y
-
-    f = (
-        function(forward=forward, backward=backward)
-        if style == "combined"
-        else function(
-            forward=lambda x, y: x * y, setup_context=setup_context, backward=backward
-        )
-    ).apply
+    forward = in_style(style, lambda x, y: x * y, save)
+    f = function(backward=backward, **forward).apply
     assert WAYS[way](f) == 2
     assert WAYS[way](lambda x, y: f(y, x)) == 2
 

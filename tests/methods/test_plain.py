@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function
+from tests.build import function, in_style
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
@@ -115,21 +115,10 @@ def test_a_callback_in_forward_at_second_order(style):
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return jax.pure_callback(np.exp, shape, x, vmap_method="expand_dims")
 
-    def combined(ctx, x):
-        out = host(x)
-        ctx.save_for_backward(x, out)
-        return out
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, output)
 
-    members = (
-        {"forward": combined}
-        if style == "combined"
-        else {
-            "forward": host,
-            "setup_context": lambda ctx, inputs, output: ctx.save_for_backward(
-                *inputs, output
-            ),
-        }
-    )
+    members = in_style(style, host, save)
     f = function(backward=lambda ctx, g: g * ctx.saved_tensors[1], **members).apply
     for second in (
         jax.grad(jax.grad(f)),
