@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 import jaxfn
 
 
@@ -23,10 +25,20 @@ def saving(*values: Any):
     """A setup_context that saves all array inputs for both modes."""
 
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        keep(ctx, *inputs)
 
     return setup_context
+
+
+def keep(ctx: Any, *values: Any) -> None:
+    """Save these for both modes."""
+    ctx.save_for_backward(*values)
+    ctx.save_for_forward(*values)
+
+
+def allclose(got: Any, expected: Any) -> None:
+    """Assert that two arrays are equal, but for how float32 rounds."""
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 def nothing(ctx: Any, inputs: Any, output: Any) -> None:

@@ -10,7 +10,7 @@ from jax import lax
 from jaxfn._core import internals
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
-from tests.build import function, in_style, rules_of
+from tests.build import function, in_style, keep, rules_of
 from tests.sizes import only
 
 # The others of its many cells run with --full.
@@ -25,11 +25,6 @@ forwards = pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
 wraps = pytest.mark.parametrize(
     "wrap", [lambda f: f, jax.jit], ids=["eager", "compiled"]
 )
-
-
-def keep(ctx, *values):
-    ctx.save_for_backward(*values)
-    ctx.save_for_forward(*values)
 
 
 def two(engine):

@@ -5,15 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function, nothing, rules_of, saving
+from tests.build import allclose, function, nothing, rules_of, saving
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
 M = jnp.arange(6.0).reshape(2, 3)
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 def test_the_rule_gets_whole_batches_with_their_axis_first():

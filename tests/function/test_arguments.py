@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function, saving
+from tests.build import allclose, function, saving
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 # ---- static values

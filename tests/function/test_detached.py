@@ -13,7 +13,7 @@ from jax import lax
 
 from jaxfn import custom_function
 from tests import wrong
-from tests.build import function, in_style, rules_of
+from tests.build import function, in_style, keep, rules_of
 from tests.sizes import only
 
 # The others of its many cells run with --full.
@@ -39,11 +39,6 @@ def build(engine, style, value, save, backward, jvp):
     """A Function; `save(ctx, inputs, outputs)` is told what forward has at hand."""
     rules = in_style(style, value, save) | rules_of(engine, backward, jvp)
     return function(**rules).apply
-
-
-def keep(ctx, *values):
-    ctx.save_for_backward(*values)
-    ctx.save_for_forward(*values)
 
 
 # ---- marks

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function, in_style, rules_of
+from tests.build import allclose, function, in_style, rules_of
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
@@ -30,10 +30,6 @@ MODES = {
     ),
 }
 modes = pytest.mark.parametrize("mode", MODES)
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 @modes

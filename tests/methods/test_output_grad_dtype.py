@@ -7,7 +7,7 @@ import pytest
 
 import jaxfn
 from tests import extended
-from tests.build import function, in_style, rules_of
+from tests.build import allclose, function, in_style, rules_of
 
 from .test_context import MODES
 
@@ -47,10 +47,6 @@ def squares(style, engine, dtypes=(FULL, FULL, None), *, seen=None, materialize=
     members = in_style(style, value, save) | rules_of(engine, backward, jvp)
     f = function(**members)
     return lambda x: f.apply(x)[0].astype(FULL)
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 @modes

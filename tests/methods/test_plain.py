@@ -5,14 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function, in_style
+from tests.build import allclose, function, in_style
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 def test_no_definition_is_built_or_traced(monkeypatch):
