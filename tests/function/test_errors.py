@@ -240,18 +240,6 @@ def test_a_tracer_hidden_on_ctx():
         jax.grad(jax.grad(f))(S)
 
 
-def test_a_tracer_hidden_in_a_closure_on_ctx():
-    def forward(ctx, x):
-        ctx.pull = lambda g: g * x
-        return 1 * x
-
-    f = function("Hide", forward=forward, backward=lambda ctx, g: ctx.pull(g)).apply
-    with raises(TypeError, "ctx.pull holds a traced value", "function"):
-        jax.jit(jax.grad(f))(S)
-    with raises(TypeError, "ctx.pull holds a traced value"):
-        jax.grad(jax.grad(f))(S)
-
-
 def test_both_generate_jvp_rule_and_jvp():
     f = function(
         "Gen",

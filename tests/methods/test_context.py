@@ -144,34 +144,6 @@ def test_two_calls_in_one_scan_do_not_share_a_context():
     allclose(jax.jit(jax.grad(loop))(S), (20 * 30) ** 2)
 
 
-FREE = ("needs", "needs_read", "saved", "reads", "rule", "check", "where", "clears")
-FREE += ("name", "kept", "attributes", "layout", "key", "record", "leaves", "own_needs")
-
-
-@modes
-@pytest.mark.parametrize("style", ["combined", "separate"])
-@pytest.mark.parametrize("private", ["", "_"])
-def test_an_attribute_may_have_any_name(mode, style, private):
-    """What jaxfn keeps in a context has names that nobody else uses."""
-    names = [private + name for name in FREE]
-
-    def setup_context(ctx, inputs, output):
-        (x,) = inputs
-        for i, name in enumerate(names):
-            setattr(ctx, name, x * i if i % 2 else float(i))
-        ctx.save_for_backward(x)
-
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        assert ctx.needs_input_grad == (True,)
-        return g * (sum(getattr(ctx, name) for name in names) + x)
-
-    forward = in_style(style, lambda x: 2 * x, setup_context)
-    f = function(backward=backward, **forward).apply
-    odd, even = sum(range(1, 16, 2)), sum(range(0, 16, 2))
-    allclose(MODES[mode](f)(S), even + odd * 3 + 3)
-
-
 def test_numpy_arrays_are_copied_when_saved():
     buffer = np.array([1.0, 2.0, 3.0], np.float32)
 
@@ -432,31 +404,6 @@ def test_names_of_torchs_graph_can_not_be_assigned(name):
 
     with pytest.raises(AttributeError, match=f"ctx.{name} of FBackward.*other name"):
         function(forward=forward).apply(jnp.ones(()))
-
-
-def holding_itself(kind, x):
-    if kind == "dict":
-        held = {"x": x}
-        held["self"] = held
-    elif kind == "list":
-        held = [x]
-        held.append([held])
-    else:
-        held = types.SimpleNamespace(x=x)
-        held.parent = (held,)
-    return held
-
-
-@pytest.mark.parametrize("kind", ["dict", "list", "SimpleNamespace"])
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
-def test_a_container_that_holds_itself_is_refused(kind, transform):
-    def forward(ctx, x):
-        ctx.tree = holding_itself(kind, x)
-        return x
-
-    f = function("F", forward=forward, backward=lambda ctx, g: g).apply
-    with pytest.raises(TypeError, match=rf"ctx\.tree is or holds a .*{kind} that"):
-        transform(jax.grad(f))(1.0)
 
 
 def test_a_container_may_be_held_twice():

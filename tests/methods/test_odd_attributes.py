@@ -250,18 +250,28 @@ def test_needs_input_grad_may_be_set_in_a_rule(way):
     assert WAYS[way](product(lambda ctx, *_: None, read, "combined")) == 2
 
 
+# What jaxfn keeps in a context has names that nobody else uses.
+FREE = ("needs", "needs_read", "saved", "reads", "rule", "check", "where", "clears")
+FREE += ("kept", "attributes", "layout", "key", "record", "leaves", "own_needs")
 NAMES = ("name", "apply", "vjp", "forward", "save_for_backward", "_x", "_dtype")
 
 
 @styles
-@pytest.mark.parametrize("name", NAMES)
-def test_an_attribute_may_have_any_name(name, style):
-    seen = []
-    f = product(
-        lambda ctx, x, y: setattr(ctx, name, {"a": x}),
-        lambda ctx: seen.append(jnp.shape(getattr(ctx, name)["a"])),
-        style,
-    )
+@pytest.mark.parametrize("private", ["", "_"])
+@pytest.mark.parametrize("names", [*[(name,) for name in NAMES], FREE], ids=" ".join)
+def test_an_attribute_may_have_any_name(names, private, style):
+    names, seen = [private + name for name in names], []
+
+    def put(ctx, x, y):
+        for i, name in enumerate(names):
+            setattr(ctx, name, {"a": x, "i": i})
+
+    def read(ctx):
+        found = [getattr(ctx, name) for name in names]
+        assert [x["i"] for x in found] == list(range(len(names)))
+        seen.extend(jnp.shape(x["a"]) for x in found)
+
+    f = product(put, read, style)
     for way in WAYS.values():
         assert way(f) == 2
     assert set(seen) == {()}
