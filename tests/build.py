@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 import jaxfn
 
 
@@ -23,10 +25,51 @@ def saving(*values: Any):
     """A setup_context that saves all array inputs for both modes."""
 
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        keep(ctx, *inputs)
 
     return setup_context
+
+
+def keep(ctx: Any, *values: Any) -> None:
+    """Save these for both modes."""
+    ctx.save_for_backward(*values)
+    ctx.save_for_forward(*values)
+
+
+def allclose(got: Any, expected: Any) -> None:
+    """Assert that two arrays are equal, but for how float32 rounds."""
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
+
+
+def nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    """A setup_context that saves nothing."""
+
+
+def rules_of(engine: str, backward: Any, jvp: Any) -> dict[str, Any]:
+    """Those of the two that an engine ("backward", "jvp", "both", "derived") has."""
+    found = {} if engine == "jvp" else {"backward": backward}
+    if engine in ("jvp", "both"):
+        found["jvp"] = jvp
+    return found | {"generate_jvp_rule": engine == "derived"}
+
+
+def in_style(style: str, value: Any, save: Any = nothing) -> dict[str, Any]:
+    """A forward with this value, in the "separate" style or the "combined" one.
+
+    Args:
+        style: one of the two.
+        value: of the arguments.
+        save: takes ctx, the arguments and the value, as setup_context does.
+    """
+    if style == "separate":
+        return {"forward": value, "setup_context": save}
+
+    def forward(ctx, *inputs):
+        output = value(*inputs)
+        save(ctx, inputs, output)
+        return output
+
+    return {"forward": forward}
 
 
 SCALE = [1.0]

@@ -28,7 +28,6 @@ DIFFERENCES = {
     ),
     "so forward runs once more": (
         "function/test_python_numbers.py::test_rules_see_an_array_of_the_number",
-        "function/test_arguments.py::test_defaults_count_in_the_separate_style",
         "laws/test_contexts.py::test_a_rule_runs_in_the_contexts_of_its_caller[jit of",
     ),
     "JAX shows another definition in a jaxpr": (

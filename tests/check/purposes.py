@@ -17,7 +17,6 @@ from jax.scipy.special import logsumexp
 
 from tests.parity.catalogue import FAMILIES
 from tests.parity.catalogue.function_db_bodies import CubeGenVmap
-from tests.parity.catalogue.linalg import MatrixRoot
 
 BY_NAME = {case.name: case for cases in FAMILIES.values() for case in cases}
 still = lax.stop_gradient
@@ -184,7 +183,7 @@ PURPOSES = {
     "full_scale": Purpose(VALUES, skip=TRACED),
     "matrix_root": Purpose(
         "backward is right for symmetric matrices, the only ones that have the root",
-        call=lambda a: MatrixRoot.apply((a + a.T) / 2),
+        call=lambda a: BY_NAME["matrix_root"].jax((a + a.T) / 2),
     ),
     "scipy_solve": Purpose("SciPy warns of bfloat16", low_precision=None),
     "ode_adjoint": Purpose(

@@ -9,20 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.build import function
+from tests.build import function, rules_of
 
 AXIS = "d"
 ENGINES = ("backward", "jvp", "both", "derived")
-
-
-def rules(engine: str, backward: Any, jvp: Any) -> dict[str, Any]:
-    """The members of a class for an engine."""
-    return {
-        "backward": {"backward": backward},
-        "jvp": {"jvp": jvp},
-        "both": {"backward": backward, "jvp": jvp},
-        "derived": {"backward": backward, "generate_jvp_rule": True},
-    }[engine]
 
 
 def saving(ctx: Any, inputs: Any, output: Any) -> None:
@@ -61,7 +51,7 @@ def dense_function(engine: str, *, explicit: bool = False) -> Any:
         "Dense",
         forward=lambda x, w: dense(lax.stop_gradient(x), lax.stop_gradient(w)),
         setup_context=saving,
-        **rules(
+        **rules_of(
             engine,
             _dense_backward_explicit if explicit else _dense_backward,
             _dense_jvp,
@@ -81,7 +71,7 @@ def copy_function(engine: str, vma: bool) -> Any:
         "CopyToAll",
         forward=lambda x: lax.pcast(x, AXIS, to="varying") if vma else x,
         setup_context=lambda ctx, inputs, output: None,
-        **rules(
+        **rules_of(
             engine,
             lambda ctx, g: lax.psum(g, AXIS),
             lambda ctx, t: lax.pcast(t, AXIS, to="varying") if vma else t,
@@ -95,7 +85,7 @@ def reduce_function(engine: str) -> Any:
         "SumOverAll",
         forward=lambda x: lax.psum(x, AXIS),
         setup_context=lambda ctx, inputs, output: None,
-        **rules(engine, lambda ctx, g: g, lambda ctx, t: lax.psum(t, AXIS)),
+        **rules_of(engine, lambda ctx, g: g, lambda ctx, t: lax.psum(t, AXIS)),
     ).apply
 
 
@@ -115,7 +105,7 @@ def gather_function(engine: str) -> Any:
         "GatherRows",
         forward=lambda x: lax.all_gather(x, AXIS, tiled=True),
         setup_context=lambda ctx, inputs, output: None,
-        **rules(
+        **rules_of(
             engine,
             lambda ctx, g: lax.psum_scatter(g, AXIS, tiled=True),
             lambda ctx, t: lax.all_gather(t, AXIS, tiled=True),
@@ -129,7 +119,7 @@ def scatter_function(engine: str) -> Any:
         "ScatterRows",
         forward=lambda x: lax.psum_scatter(x, AXIS, tiled=True),
         setup_context=lambda ctx, inputs, output: None,
-        **rules(
+        **rules_of(
             engine,
             lambda ctx, g: lax.all_gather(g, AXIS, tiled=True),
             lambda ctx, t: lax.psum_scatter(t, AXIS, tiled=True),
@@ -174,7 +164,7 @@ def batch_norm_function(engine: str) -> Any:
         "SyncBatchNorm",
         forward=forward,
         setup_context=saving,
-        **rules(engine, backward, jvp),
+        **rules_of(engine, backward, jvp),
     ).apply
 
 

@@ -2,19 +2,14 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
 import jaxfn
-from tests.build import function, saving
+from tests.build import allclose, function, saving
 
 X = jnp.float32([1, 2, 3])
 S = jnp.float32(5)
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("rules", ["backward", "both"])

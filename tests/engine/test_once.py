@@ -91,42 +91,6 @@ def test_what_backward_does_not_depend_on_may_be_differentiated():
     np.testing.assert_allclose(got, 6)
 
 
-def test_the_decorator_may_stand_above_or_below_staticmethod():
-    class Above(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return 1 * x
-
-        @jaxfn.once_differentiable
-        @staticmethod
-        def backward(ctx, g):
-            return 2 * g
-
-    assert jax.grad(Above.apply)(S) == 2
-    with pytest.raises(RuntimeError, match="@once_differentiable"):
-        jax.grad(jax.grad(lambda x: Above.apply(x) ** 2))(S)
-
-
-def test_the_decorated_function_can_be_called():
-    @jaxfn.once_differentiable
-    def backward(ctx, g, scale=1):
-        """The doc."""
-        return scale * g
-
-    assert backward(None, 2, scale=3) == 6
-    assert backward.__doc__ == "The doc."
-
-
-@pytest.mark.parametrize("result", [[1.0], 1.0])
-def test_what_is_returned_is_checked(result):
-    f = function(
-        forward=lambda ctx, x: 1 * x,
-        backward=jaxfn.once_differentiable(lambda ctx, g: result),
-    ).apply
-    with pytest.raises(TypeError, match="expected Variable or None"):
-        jax.grad(f)(S)
-
-
 def test_none_gradients():
     f = function(
         forward=lambda ctx, x, y: x * y,

@@ -10,7 +10,7 @@ from jax import lax
 from jaxfn._core import internals
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
-from tests.build import function
+from tests.build import function, in_style, keep, rules_of
 from tests.sizes import only
 
 # The others of its many cells run with --full.
@@ -20,26 +20,11 @@ S = jnp.float32(2)
 BACKWARD, JVP = wrong.BACKWARD, wrong.JVP
 
 
-def rules_of(engine, backward, jvp):
-    """Those of an engine."""
-    found = {}
-    if engine != "jvp":
-        found["backward"] = backward
-    if engine in ("jvp", "both"):
-        found["jvp"] = jvp
-    return found | {"generate_jvp_rule": engine == "derived"}
-
-
 engines = pytest.mark.parametrize("engine", ["backward", "jvp", "both", "derived"])
 forwards = pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
 wraps = pytest.mark.parametrize(
     "wrap", [lambda f: f, jax.jit], ids=["eager", "compiled"]
 )
-
-
-def keep(ctx, *values):
-    ctx.save_for_backward(*values)
-    ctx.save_for_forward(*values)
 
 
 def two(engine):
@@ -110,20 +95,12 @@ def test_a_marked_or_integer_output_stays_unbatched(style, place, engine, wrap):
             assert float(output[1]) == 3
         ctx.mark_non_differentiable(output[1])
 
-    def combined(ctx, x, y):
-        outs = value(x, y)
-        save(ctx, (x, y), outs)
-        return outs
-
     rules = rules_of(
         engine,
         lambda ctx, g, *_: (BACKWARD * 2 * g, None),
         lambda ctx, t, _: (JVP * 2 * t, None, None),
     )
-    if style == "combined":
-        rules["forward"] = combined
-    else:
-        rules |= {"forward": value, "setup_context": save}
+    rules |= in_style("combined" if style == "combined" else "separate", value, save)
     if style == "vmap rule":
         rules["vmap"] = lambda info, dims, x, y: (value(x, y), (dims[0], None, None))
     mapped = wrap(
@@ -279,45 +256,6 @@ def test_a_sum_over_the_mapped_axis_leaves_examples_apart(engine):
         assert jax.grad(loss)(S) == (weights * X).sum()
 
 
-def block_solve(x, y):
-    """Two systems of equations, solved together and apart from each other."""
-    twice = lambda xs: tuple(2 * x for x in xs)  # noqa: E731
-    half = lambda _, xs: tuple(x / 2 for x in xs)  # noqa: E731
-    found = lax.custom_linear_solve(twice, (x, y), half, half)
-    return tuple(2 * x for x in found)
-
-
-PAIRED = {
-    "barrier": lambda x, y: lax.optimization_barrier((x, y)),
-    "device_put": lambda x, y: jax.device_put((x, y)),
-    "solve": block_solve,
-}
-
-
-@engines
-@pytest.mark.parametrize("pair", PAIRED.values(), ids=PAIRED)
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
-def test_what_goes_through_one_operation_side_by_side_stays_apart(engine, pair, wrap):
-    rules = rules_of(
-        engine,
-        lambda ctx, g: (None, g * ctx.saved_tensors[0]),
-        lambda ctx, _, u: u * ctx.saved_tensors[0],
-    )
-
-    def forward(ctx, x, y):
-        x, y = pair(x, y)
-        keep(ctx, x)
-        return y + 1
-
-    f = function(forward=forward, **rules).apply
-    weights = jnp.float32([1, 10, 100])
-
-    def loss(y):
-        return (jax.vmap(wrap(f), (0, None))(X, y) * weights).sum()
-
-    assert jax.grad(loss)(S) == (weights * X).sum()
-
-
 @engines
 def test_examples_of_an_outer_vmap_are_kept_apart_too(engine):
     f = scaling(engine, lambda x, _: x)
@@ -461,29 +399,6 @@ def _low(x, y):
     return lax.cond(x > 1, lambda: 2 * y / S, lambda: y / S)
 
 
-@some_engines
-@kept
-@pytest.mark.parametrize("read", READ)
-def test_each_has_its_own_where_a_later_vmap_batches_what_the_rules_read(
-    read, engine, where
-):
-    rules = rules_of(
-        engine,
-        lambda ctx, g: (None, BACKWARD * g * ctx.saved_tensors[0]),
-        lambda ctx, t, u: JVP * u * ctx.saved_tensors[0],
-    )
-
-    def forward(ctx, x, y):
-        keep(ctx, READ[read](x, y))
-        return y + 1
-
-    f = KEPT[where](function(forward=forward, **rules).apply)
-    gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
-    assert gradient(S) == 14 * reverse(engine)  # 1 + 4 + 9
-    with pytest.raises(ValueError, match="axis spec None"):
-        jax.vmap(f, (0, None), None)(X, S)
-
-
 def _step(carry, _):
     """One of a loop; what is the same after it, JAX takes out of the loop."""
     return (carry[0] * 2, carry[1] + 1), None
@@ -501,10 +416,44 @@ APART = {
 }
 
 
+def block_solve(x, y):
+    """Two systems of equations, solved together and apart from each other."""
+    twice = lambda xs: tuple(2 * x for x in xs)  # noqa: E731
+    half = lambda _, xs: tuple(x / 2 for x in xs)  # noqa: E731
+    found = lax.custom_linear_solve(twice, (x, y), half, half)
+    return tuple(2 * x for x in found)
+
+
+PAIRED = {
+    "barrier": lambda x, y: lax.optimization_barrier((x, y)),
+    "device_put": lambda x, y: jax.device_put((x, y)),
+    "solve": block_solve,
+}
+
+
+def _one_more(pair):
+    def body(x, y):
+        x, y = pair(x, y)
+        return x, y + 1
+
+    return body
+
+
+BODIES = {
+    **{name: lambda x, y, f=f: (f(x, y), y + 1) for name, f in READ.items()},
+    **{f"{name}, apart": lambda x, y, f=f: (x, f(x, y)) for name, f in APART.items()},
+    **{name: _one_more(f) for name, f in PAIRED.items()},
+}
+"""What the rules read, and the output."""
+
+
 @some_engines
-@kept
-@pytest.mark.parametrize("apart", APART)
-def test_each_has_its_own_output_of_what_keeps_arguments_apart(apart, engine, where):
+@pytest.mark.parametrize(
+    "where", only([*KEPT, "at once"], lambda where: where in ("jit", "at once"))
+)
+@pytest.mark.parametrize("body", BODIES)
+def test_each_has_its_own_output_by_what_the_rules_read(body, engine, where):
+    """Whatever makes the output, whether the vmap comes before the trace or later."""
     rules = rules_of(
         engine,
         lambda ctx, g: (None, BACKWARD * g * ctx.saved_tensors[0]),
@@ -512,12 +461,15 @@ def test_each_has_its_own_output_of_what_keeps_arguments_apart(apart, engine, wh
     )
 
     def forward(ctx, x, y):
-        keep(ctx, x)
-        return APART[apart](x, y)
+        saved, out = BODIES[body](x, y)
+        keep(ctx, saved)
+        return out
 
-    f = KEPT[where](function(forward=forward, **rules).apply)
+    f = KEPT.get(where, lambda f: f)(function(forward=forward, **rules).apply)
     gradient = jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y) * X).sum())
-    assert gradient(S) == 14 * reverse(engine)
+    assert gradient(S) == 14 * reverse(engine)  # 1 + 4 + 9
+    with pytest.raises(ValueError, match="axis spec None"):
+        jax.vmap(f, (0, None), None)(X, S)
 
 
 def batched(engine, forward, flags, backward, jvp):
@@ -616,17 +568,10 @@ def test_hooks_pack_what_is_saved_once(style):
     def both(x, y):
         return 2 * x, y + 1
 
-    def forward(ctx, x, y):
-        save(ctx, (x, y), None)
-        return both(x, y)
-
     def backward(ctx, g, h):
         return 2 * g, h
 
-    if style == "combined":
-        f = function(forward=forward, backward=backward).apply
-    else:
-        f = function(forward=both, setup_context=save, backward=backward).apply
+    f = function(backward=backward, **in_style(style, both, save)).apply
     with saved_tensors_hooks(pack, lambda x: x):
         jax.jit(jax.grad(lambda x, y: f(x, y)[1]))(S, S)
         jax.grad(lambda x, y: jax.vmap(f, (0, None))(x, y)[1].sum())(X, S)
@@ -682,19 +627,11 @@ def test_a_saved_output_that_is_not_shared_keeps_the_others_apart(
     def save(ctx, inputs, output):
         ctx.save_for_backward(output[1])
 
-    def forward(ctx, x, y):
-        outs = both(x, y)
-        save(ctx, (x, y), outs)
-        return outs
-
     def backward(ctx, g, h):
         (second,) = ctx.saved_tensors
         return 7 * h, second * g  # `second` belongs to each example: see the 7
 
-    if style == "combined":
-        f = function(forward=forward, backward=backward).apply
-    else:
-        f = function(forward=both, setup_context=save, backward=backward).apply
+    f = function(backward=backward, **in_style(style, both, save)).apply
     weights = jnp.float32([1, 10, 100])
 
     def loss(x, y):

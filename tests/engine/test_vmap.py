@@ -5,19 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function, saving
+from tests.build import allclose, function, nothing, rules_of, saving
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
 M = jnp.arange(6.0).reshape(2, 3)
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
-
-
-def nothing(ctx, inputs, output):
-    pass
 
 
 def test_the_rule_gets_whole_batches_with_their_axis_first():
@@ -66,15 +58,6 @@ def test_a_collective_in_a_batch_whose_size_is_a_symbol_is_exported():
     allclose(exported.call(X), X + S)
 
 
-def test_info_has_names():
-    def vmap(info, in_dims, x):
-        assert (info.batch_size, info.randomness) == (3, "error")
-        return x, 0
-
-    f = function(forward=lambda x: x, setup_context=nothing, vmap=vmap)
-    allclose(jax.vmap(f.apply)(X), X)
-
-
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_out_dims_are_moved_to_the_front(dim):
     def vmap(info, in_dims, x):
@@ -98,16 +81,6 @@ def test_the_dtype_of_a_batch_is_that_of_forward(dtype):
         allclose(fun(X), X)
 
 
-def test_none_says_that_all_examples_share_an_output():
-    def vmap(info, in_dims, x):
-        return (x, jnp.float32(7)), (0, None)
-
-    f = function(
-        forward=lambda x: (x, jnp.float32(7)), setup_context=nothing, vmap=vmap
-    ).apply
-    allclose(jax.vmap(f)(X)[1], [7, 7, 7])
-
-
 def test_one_dim_for_all_outputs_and_none_outputs():
     f = function(
         forward=lambda x: (x, None, 2 * x),
@@ -123,37 +96,6 @@ def test_one_dim_for_all_outputs_and_none_outputs():
         vmap=lambda info, in_dims, x: ((x, None), (0, None)),
     ).apply
     allclose(jax.vmap(g)(X)[0], X)
-
-
-def test_the_rule_is_not_called_where_nothing_is_batched():
-    def vmap(info, in_dims, x):
-        raise AssertionError
-
-    f = function(forward=lambda x: 2 * x, setup_context=nothing, vmap=vmap).apply
-    allclose(jax.vmap(lambda x: x * f(S))(X), 6 * X)
-    allclose(jax.jit(f)(S), 6)
-    allclose(jax.vmap(lambda x: x * jax.jit(f)(S))(X), 6 * X)
-
-
-def test_setup_context_and_backward_see_single_examples():
-    shapes = []
-
-    def setup_context(ctx, inputs, output):
-        shapes.append((inputs[0].shape, output.shape))
-        ctx.save_for_backward(*inputs)
-
-    def backward(ctx, g):
-        shapes.append(g.shape)
-        return 2 * g
-
-    f = function(
-        forward=lambda x: 1 * x,
-        setup_context=setup_context,
-        backward=backward,
-        vmap=lambda info, in_dims, x: (x, 0),
-    ).apply
-    jax.vmap(jax.grad(lambda x: f(x).sum()))(M)
-    assert set(shapes) == {((3,), (3,)), (3,)}
 
 
 def test_a_rule_may_call_the_function_itself():
@@ -180,22 +122,21 @@ def test_integer_and_key_outputs_of_a_rule():
 
 # ---- gradients under batching
 
-RULES = {
-    "backward": {"backward": lambda ctx, g: _pull(ctx, g)},
-    "both": {
-        "backward": lambda ctx, g: _pull(ctx, g),
-        "jvp": lambda ctx, a, b: a * ctx.saved_tensors[1] + b * ctx.saved_tensors[0],
-    },
-    "derived": {"backward": lambda ctx, g: _pull(ctx, g), "generate_jvp_rule": True},
-    "jvp": {
-        "jvp": lambda ctx, a, b: a * ctx.saved_tensors[1] + b * ctx.saved_tensors[0]
-    },
-}
-
 
 def _pull(ctx, g):
     a, b = ctx.saved_tensors
     return g * b, g * a
+
+
+def _push(ctx, s, t):
+    a, b = ctx.saved_tensors
+    return s * b + t * a
+
+
+RULES = {
+    engine: rules_of(engine, _pull, _push)
+    for engine in ("backward", "both", "derived", "jvp")
+}
 
 
 @pytest.mark.full(
@@ -235,11 +176,11 @@ def test_an_output_that_does_not_depend_on_the_batch(rules):
         ctx.x, ctx.scale = x, scale
         return x
 
-    members = {"backward": lambda ctx, g: (g * ctx.scale, (g * ctx.x).sum())}
-    if rules == "both":
-        members["jvp"] = lambda ctx, a, b: ctx.scale * a + b * ctx.x
-    if rules == "derived":
-        members["generate_jvp_rule"] = True
+    members = rules_of(
+        rules,
+        lambda ctx, g: (g * ctx.scale, (g * ctx.x).sum()),
+        lambda ctx, a, b: ctx.scale * a + b * ctx.x,
+    )
     f = function(forward=forward, **members).apply
     scales, weights = jnp.float32([1, 10]), 1 + M
 
@@ -268,15 +209,6 @@ def test_second_derivatives_under_vmap(rules):
         return jax.vmap(jax.grad(jax.grad(lambda a, b: g(a, b) ** 2), 1))
 
     allclose(cross(f)(X, 2 * X), cross(jnp.multiply)(X, 2 * X))
-
-
-def test_generate_vmap_rule_changes_nothing():
-    f = function(
-        forward=lambda ctx, x: 2 * x,
-        backward=lambda ctx, g: 3 * g,
-        generate_vmap_rule=True,
-    ).apply
-    allclose(jax.vmap(jax.grad(f))(X), [3, 3, 3])
 
 
 def test_forward_under_vmap_sees_single_examples():

@@ -98,22 +98,6 @@ def test_apply_can_be_overridden_and_called_through_super():
     assert jax.grad(Wrapped.apply)(S) == 30
 
 
-def test_the_style_is_inherited():
-    base = function(
-        "Base",
-        forward=lambda x: 1 * x,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-        backward=lambda ctx, g: g,
-    )
-    child = function(
-        base=base,
-        forward=lambda x: 5 * x,
-        backward=lambda ctx, g: g * ctx.saved_tensors[0],
-    )
-    assert child.apply(S) == 15
-    assert jax.grad(child.apply)(S) == 3
-
-
 def test_super_in_rules():
     class Child(Pickled):
         SCALE = 4

@@ -13,7 +13,7 @@ from jax import lax
 
 from jaxfn import custom_function
 from tests import wrong
-from tests.build import function
+from tests.build import function, in_style, keep, rules_of
 from tests.sizes import only
 
 # The others of its many cells run with --full.
@@ -37,26 +37,8 @@ engines = pytest.mark.parametrize("engine", wrong.ENGINES)
 
 def build(engine, style, value, save, backward, jvp):
     """A Function; `save(ctx, inputs, outputs)` is told what forward has at hand."""
-    rules = {
-        "backward": {"backward": backward},
-        "jvp": {"jvp": jvp},
-        "both": {"backward": backward, "jvp": jvp},
-        "derived": {"backward": backward, "generate_jvp_rule": True},
-    }[engine]
-    if style == "separate":
-        return function(forward=value, setup_context=save, **rules).apply
-
-    def forward(ctx, *inputs):
-        out = value(*inputs)
-        save(ctx, inputs, out)
-        return out
-
-    return function(forward=forward, **rules).apply
-
-
-def keep(ctx, *values):
-    ctx.save_for_backward(*values)
-    ctx.save_for_forward(*values)
+    rules = in_style(style, value, save) | rules_of(engine, backward, jvp)
+    return function(**rules).apply
 
 
 # ---- marks

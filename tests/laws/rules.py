@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jaxfn
-from tests.build import function
+from tests.build import function, keep
 from tests.laws.contexts import Runs
 
 Flat = Callable[..., Any]
@@ -134,15 +134,10 @@ def ours(kind: Kind, rules: Rules) -> Flat:
     return function(**members).apply
 
 
-def _save(ctx: Any, *values: Any) -> None:
-    ctx.save_for_backward(*values)
-    ctx.save_for_forward(*values)
-
-
 def _saving_forward(rules: Rules) -> Flat:
     def forward(ctx, x):
         out, kept = rules.forward(x)
-        _save(ctx, x, kept)
+        keep(ctx, x, kept)
         return out
 
     return forward
@@ -150,7 +145,7 @@ def _saving_forward(rules: Rules) -> Flat:
 
 def _saving_setup(rules: Rules) -> Flat:
     def setup_context(ctx, inputs, output):
-        _save(ctx, *inputs, rules.setup_context(*inputs))
+        keep(ctx, *inputs, rules.setup_context(*inputs))
 
     return setup_context
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function
+from tests.build import function, rules_of
 
 N = 2
 X = jnp.float32(np.random.default_rng(0).normal(size=(N, N, N)))
@@ -31,7 +31,7 @@ def other_values(x, k):
     return y.T, z.T, w
 
 
-def rules_of(kind):
+def rules(kind):
     def backward(ctx, g, h, _):
         (k,) = ctx.saved_tensors
         return 1.5 * g + h.T * k, None
@@ -40,10 +40,7 @@ def rules_of(kind):
         (k,) = ctx.saved_tensors
         return 1.5 * t, t.T * k, jnp.zeros((N, N), jnp.float32)
 
-    found = {} if kind == "jvp" else {"backward": backward}
-    if kind in ("jvp", "both"):
-        found["jvp"] = jvp
-    return found | {"generate_jvp_rule": kind == "derived"}
+    return rules_of(kind, backward, jvp)
 
 
 def save(ctx, k):
@@ -56,7 +53,7 @@ def combined(kind):
         save(ctx, k)
         return values(x, k)
 
-    return function(forward=forward, **rules_of(kind)).apply
+    return function(forward=forward, **rules(kind)).apply
 
 
 def saving(kind):
@@ -66,15 +63,15 @@ def saving(kind):
         save(ctx, 1 * k)
         return values(x, k)
 
-    return function(forward=forward, **rules_of(kind)).apply
+    return function(forward=forward, **rules(kind)).apply
 
 
-def separate(kind, **rules):
+def separate(kind, **others):
     return function(
         forward=values,
         setup_context=lambda ctx, inputs, output: save(ctx, inputs[1]),
-        **rules_of(kind),
-        **rules,
+        **rules(kind),
+        **others,
     ).apply
 
 
@@ -85,7 +82,7 @@ def asking(kind):
         save(ctx, k)
         return (other_values if any(ctx.needs_input_grad) else values)(x, k)
 
-    return function(forward=forward, **rules_of(kind)).apply
+    return function(forward=forward, **rules(kind)).apply
 
 
 def with_vmap(kind):

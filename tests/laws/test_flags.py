@@ -11,7 +11,7 @@ from jax import lax
 
 import jaxfn
 from tests import wrong
-from tests.build import function
+from tests.build import function, in_style, rules_of
 
 XS, YS = jnp.float32([0.5, 2, 3]), jnp.float32([7, 1.5, 4])
 KS = jnp.int32([1, 2, 3])
@@ -35,15 +35,6 @@ PLACES = {
 places = pytest.mark.parametrize("place", PLACES)
 
 
-def rules_of(engine, *, backward, jvp):
-    return {
-        "backward": {"backward": backward},
-        "jvp": {"jvp": jvp},
-        "both": {"backward": backward, "jvp": jvp},
-        "derived": {"backward": backward, "generate_jvp_rule": True},
-    }[engine]
-
-
 def product(engine, style, *, materialize, seen, transposed=False):
     """x * y, with a marked, an unused, an integer and a static output beside it.
 
@@ -52,22 +43,14 @@ def product(engine, style, *, materialize, seen, transposed=False):
     of all outputs, so backward is asked about the unused one too.
     """
 
-    def value(x, y, k):
-        return x * y, 7 * x, x - y, k + 1
+    def value(x, y, k, label):
+        return x * y, 7 * x, x - y, k + 1, label
 
-    def save(ctx, x, y, marked):
+    def save(ctx, inputs, output):
         ctx.set_materialize_grads(materialize)
-        ctx.mark_non_differentiable(marked)
-        ctx.save_for_backward(x, y)
-        ctx.save_for_forward(x, y)
-
-    def combined(ctx, x, y, k, label):
-        outs = value(x, y, k)
-        save(ctx, x, y, outs[1])
-        return *outs, label
-
-    def setup_context(ctx, inputs, output):
-        save(ctx, *inputs[:2], output[1])
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
 
     def backward(ctx, g, g_marked, g_unused, g_int, g_label):
         seen.append(ctx.needs_input_grad)
@@ -105,13 +88,8 @@ def product(engine, style, *, materialize, seen, transposed=False):
             tx, ty = 0 * x if tx is None else tx, 0 * y if ty is None else ty
         return JVP * (tx * y + ty * x), None, tx - ty, None, None
 
-    members = {"forward": combined}
-    if style == "separate":
-        members = {
-            "forward": lambda x, y, k, label: (*value(x, y, k), label),
-            "setup_context": setup_context,
-        }
-    f = function(**members, **rules_of(engine, backward=backward, jvp=jvp)).apply
+    members = in_style(style, value, save)
+    f = function(**members, **rules_of(engine, backward, jvp)).apply
 
     def call(x, y, k):
         out, marked, _, integer, label = f(x, y, k, "label")
@@ -290,14 +268,9 @@ def test_a_host_callback_in_forward_has_second_derivatives(place, engine, style)
         body = lambda x, y: np.exp(x) * y  # noqa: E731
         return jax.pure_callback(body, shape, x, y, vmap_method="expand_dims")
 
-    def save(ctx, x, y, out):
-        ctx.save_for_backward(x, y, out)
-        ctx.save_for_forward(x, y, out)
-
-    def combined(ctx, *args):
-        out = host(*args)
-        save(ctx, *args[:2], out)
-        return out
+    def save(ctx, inputs, out):
+        ctx.save_for_backward(*inputs[:2], out)
+        ctx.save_for_forward(*inputs[:2], out)
 
     def backward(ctx, g):
         _, y, out = ctx.saved_tensors
@@ -307,13 +280,8 @@ def test_a_host_callback_in_forward_has_second_derivatives(place, engine, style)
         _, y, out = ctx.saved_tensors
         return tx * out + ty * out / y
 
-    members = {"forward": combined}
-    if style == "separate":
-        members = {
-            "forward": host,
-            "setup_context": lambda ctx, inputs, out: save(ctx, *inputs[:2], out),
-        }
-    f = function(**members, **rules_of(engine, backward=backward, jvp=jvp)).apply
+    members = in_style(style, host, save)
+    f = function(**members, **rules_of(engine, backward, jvp)).apply
 
     def hessian(g):
         first = jax.grad(PLACES[place](g), (0, 1))

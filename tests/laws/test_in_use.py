@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 
 import jaxfn
 from jaxfn._core import internals
-from tests.build import SCALE, function, saving, scale
+from tests.build import SCALE, function, rules_of, saving, scale
 from tests.jaxprs import primitives
 
 X = jnp.float32([1, 2, 3])
@@ -26,13 +26,8 @@ def scaled(g):
 
 
 ENGINES = {
-    "backward": {"backward": lambda ctx, g: scaled(g)},
-    "jvp": {"jvp": lambda ctx, t: scaled(t)},
-    "both": {
-        "backward": lambda ctx, g: scaled(g),
-        "jvp": lambda ctx, t: scaled(t),
-    },
-    "derived": {"backward": lambda ctx, g: scaled(g), "generate_jvp_rule": True},
+    engine: rules_of(engine, lambda ctx, g: scaled(g), lambda ctx, t: scaled(t))
+    for engine in ("backward", "jvp", "both", "derived")
 }
 engines = pytest.mark.parametrize("engine", ENGINES)
 forwards = pytest.mark.parametrize("engine", ["jvp", "both", "derived"])
@@ -355,7 +350,7 @@ def test_so_does_a_second_derivative_of_what_forward_saved_on_its_way(engine, pl
         "backward": lambda ctx, g: 2 * g * ctx.saved_tensors[0],
         "jvp": lambda ctx, t: 2 * t * ctx.saved_tensors[0],
     }
-    rules = {name: rules.get(name, True) for name in ENGINES[engine]}
+    rules = {name: rules.get(name, x) for name, x in ENGINES[engine].items()}
 
     def forward(ctx, x):
         m = jnp.cos(x)
@@ -440,7 +435,7 @@ def test_so_does_one_with_an_output_that_ignores_an_argument(engine, place):
         "backward": lambda ctx, g: (g * ctx.saved_tensors[0], None),
         "jvp": lambda ctx, t, _: t * ctx.saved_tensors[0],
     }
-    rules = {name: rules.get(name, True) for name in ENGINES[engine]}
+    rules = {name: rules.get(name, x) for name, x in ENGINES[engine].items()}
 
     def forward(ctx, x, s):
         ctx.save_for_backward(s)

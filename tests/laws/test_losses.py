@@ -11,7 +11,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 import jaxfn
-from tests.build import SCALE, function, scale
+from tests.build import SCALE, function, in_style, rules_of, scale
 
 X, ONE = jnp.float32(0.5), jnp.float32(1)
 
@@ -165,14 +165,10 @@ def test_a_rule_that_writes_to_an_attribute_is_not_seen_again(make, change, rule
         ctx.state = make()
         return 2 * x
 
-    more = {
-        "backward": {},
-        "both": {"jvp": lambda ctx, t: change(ctx.state) * t},
-        "derived": {"generate_jvp_rule": True},
-    }[rules]
-    f = function(
-        forward=forward, backward=lambda ctx, g: change(ctx.state) * g, **more
-    ).apply
+    def rule(ctx, g):
+        return change(ctx.state) * g
+
+    f = function(forward=forward, **rules_of(rules, rule, rule)).apply
     pull = jax.vjp(f, X)[1]
     assert pull(ONE) == pull(ONE) == (2,)
     branch = jax.grad(lambda x: lax.cond(x > 0, f, lambda x: x, x))
@@ -370,21 +366,14 @@ def test_what_needs_values_has_no_second_derivative(second, needy, style):
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.grad])
 @pytest.mark.parametrize("style", ["combined", "separate"])
 def test_integers_have_values_all_the_same(style, wrap):
-    def save(ctx, x, n):
-        ctx.save_for_backward(x)
-        ctx.n = int(n)
-
-    def forward(ctx, x, n):
-        save(ctx, x, n)
-        return x ** int(n)
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.n = int(inputs[1])
 
     def backward(ctx, g):
         return g * ctx.n * ctx.saved_tensors[0] ** (ctx.n - 1), None
 
-    members = {"forward": forward}
-    if style == "separate":
-        members = {"forward": lambda x, n: x ** int(n)}
-        members["setup_context"] = lambda ctx, inputs, output: save(ctx, *inputs)
+    members = in_style(style, lambda x, n: x ** int(n), save)
     f = function("F", backward=backward, **members).apply
     assert wrap(jax.grad(f))(X, jnp.int32(3)) == (0.75 if wrap is not jax.grad else 3)
 
@@ -422,14 +411,10 @@ def reading(style, varies):
     def now():
         return SCALE[-1] if varies else 3.0
 
-    def save(ctx, x, w):
-        needs_x, needs_w = ctx.needs_input_grad
+    def save(ctx, inputs, output):
+        (x, w), (needs_x, needs_w) = inputs, ctx.needs_input_grad
         ctx.factor = now()
         ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
-
-    def combined(ctx, x, w):
-        save(ctx, x, w)
-        return now() * x * w
 
     def backward(ctx, g):
         x, w = ctx.saved_tensors
@@ -438,14 +423,7 @@ def reading(style, varies):
 
     if style == "decorator":
         return both_with_symbolic_zeros(now)
-    members = (
-        {"forward": combined}
-        if style == "combined"
-        else {
-            "forward": lambda x, w: now() * x * w,
-            "setup_context": lambda ctx, inputs, output: save(ctx, *inputs),
-        }
-    )
+    members = in_style(style, lambda x, w: now() * x * w, save)
     return function("F", backward=backward, **members).apply
 
 

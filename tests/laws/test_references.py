@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function
+from tests.build import function, in_style
 
 X, ONE = jnp.float32(0.5), jnp.float32(1)
 
@@ -20,13 +20,6 @@ def sine(x):
 
 
 def with_a_reference(style, sine):
-    def save(ctx, x):
-        ctx.save_for_backward(x)
-
-    def combined(ctx, x):
-        save(ctx, x)
-        return sine(x)
-
     def saving(ctx, x):
         ctx.save_for_backward(sine(x + jnp.pi / 2))
         return sine(x)
@@ -36,10 +29,8 @@ def with_a_reference(style, sine):
         return function(
             "F", forward=saving, backward=backward, generate_jvp_rule=True
         ).apply
-    rules = {"forward": combined}
-    if style == "separate":
-        rules = {"forward": sine}
-        rules["setup_context"] = lambda ctx, inputs, output: save(ctx, *inputs)
+    save = lambda ctx, inputs, output: ctx.save_for_backward(*inputs)  # noqa: E731
+    rules = in_style(style, sine, save)
     backward = lambda ctx, g: g * jnp.cos(ctx.saved_tensors[0])  # noqa: E731
     return function("F", backward=backward, generate_jvp_rule=True, **rules).apply
 

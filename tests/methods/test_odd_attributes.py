@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function
+from tests.build import function, in_style
 
 # The others of its many cells run with --full.
 
@@ -130,19 +130,12 @@ def product(put, read, style):
         read(ctx)
         return g * y, g * x
 
-    def forward(ctx, x, y):
-        setup_context(ctx, (x, y), None)
-        return x * y
-
-    def setup_context(ctx, inputs, output):
+    def save(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
         put(ctx, *inputs)
 
-    if style == "combined":
-        return function(forward=forward, backward=backward).apply
-    return function(
-        forward=lambda x, y: x * y, setup_context=setup_context, backward=backward
-    ).apply
+    forward = in_style(style, lambda x, y: x * y, save)
+    return function(backward=backward, **forward).apply
 
 
 WAYS = {
@@ -165,21 +158,12 @@ def test_arrays_in_odd_containers_are_saved(kind, style, way):
     def backward(ctx, g):
         return g * ctx.y, g * find(ctx.a)
 
-    def setup_context(ctx, inputs, output):
+    def save(ctx, inputs, output):
         x, ctx.y = inputs
         ctx.a = make(x)
 
-    def forward(ctx, x, y):
-        setup_context(ctx, (x, y), None)
-        return x * y
-
-    f = (
-        function(forward=forward, backward=backward)
-        if style == "combined"
-        else function(
-            forward=lambda x, y: x * y, setup_context=setup_context, backward=backward
-        )
-    ).apply
+    forward = in_style(style, lambda x, y: x * y, save)
+    f = function(backward=backward, **forward).apply
     assert WAYS[way](f) == 2
     assert WAYS[way](lambda x, y: f(y, x)) == 2
 
@@ -266,18 +250,28 @@ def test_needs_input_grad_may_be_set_in_a_rule(way):
     assert WAYS[way](product(lambda ctx, *_: None, read, "combined")) == 2
 
 
+# What jaxfn keeps in a context has names that nobody else uses.
+FREE = ("needs", "needs_read", "saved", "reads", "rule", "check", "where", "clears")
+FREE += ("kept", "attributes", "layout", "key", "record", "leaves", "own_needs")
 NAMES = ("name", "apply", "vjp", "forward", "save_for_backward", "_x", "_dtype")
 
 
 @styles
-@pytest.mark.parametrize("name", NAMES)
-def test_an_attribute_may_have_any_name(name, style):
-    seen = []
-    f = product(
-        lambda ctx, x, y: setattr(ctx, name, {"a": x}),
-        lambda ctx: seen.append(jnp.shape(getattr(ctx, name)["a"])),
-        style,
-    )
+@pytest.mark.parametrize("private", ["", "_"])
+@pytest.mark.parametrize("names", [*[(name,) for name in NAMES], FREE], ids=" ".join)
+def test_an_attribute_may_have_any_name(names, private, style):
+    names, seen = [private + name for name in names], []
+
+    def put(ctx, x, y):
+        for i, name in enumerate(names):
+            setattr(ctx, name, {"a": x, "i": i})
+
+    def read(ctx):
+        found = [getattr(ctx, name) for name in names]
+        assert [x["i"] for x in found] == list(range(len(names)))
+        seen.extend(jnp.shape(x["a"]) for x in found)
+
+    f = product(put, read, style)
     for way in WAYS.values():
         assert way(f) == 2
     assert set(seen) == {()}

@@ -7,7 +7,7 @@ import pytest
 
 import jaxfn
 from tests import extended
-from tests.build import function
+from tests.build import allclose, function, in_style, rules_of
 
 from .test_context import MODES
 
@@ -29,15 +29,11 @@ def squares(style, engine, dtypes=(FULL, FULL, None), *, seen=None, materialize=
     def value(x):
         return (x * x / 2).astype(HALF), x.astype(HALF), jnp.int32(1)
 
-    def save(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
         ctx.set_materialize_grads(materialize)
         ctx.set_output_grad_dtype(*dtypes)
-
-    def combined(ctx, x):
-        save(ctx, x)
-        return value(x)
 
     def backward(ctx, *grads):
         if seen is not None:
@@ -48,21 +44,9 @@ def squares(style, engine, dtypes=(FULL, FULL, None), *, seen=None, materialize=
         tangent = (ctx.saved_tensors[0] * t / 3).astype(HALF)
         return tangent, jnp.zeros_like(tangent), None
 
-    members = {"forward": combined}
-    if style == "separate":
-        members = {
-            "forward": value,
-            "setup_context": lambda ctx, inputs, output: save(ctx, *inputs),
-        }
-    if engine == "both":
-        members["jvp"] = jvp
-    generate = engine == "derived"
-    f = function(backward=backward, generate_jvp_rule=generate, **members)
+    members = in_style(style, value, save) | rules_of(engine, backward, jvp)
+    f = function(**members)
     return lambda x: f.apply(x)[0].astype(FULL)
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 @modes

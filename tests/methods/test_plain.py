@@ -5,14 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.build import function
+from tests.build import allclose, function, in_style
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
-
-
-def allclose(got, expected):
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
 
 
 def test_no_definition_is_built_or_traced(monkeypatch):
@@ -115,21 +111,10 @@ def test_a_callback_in_forward_at_second_order(style):
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return jax.pure_callback(np.exp, shape, x, vmap_method="expand_dims")
 
-    def combined(ctx, x):
-        out = host(x)
-        ctx.save_for_backward(x, out)
-        return out
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, output)
 
-    members = (
-        {"forward": combined}
-        if style == "combined"
-        else {
-            "forward": host,
-            "setup_context": lambda ctx, inputs, output: ctx.save_for_backward(
-                *inputs, output
-            ),
-        }
-    )
+    members = in_style(style, host, save)
     f = function(backward=lambda ctx, g: g * ctx.saved_tensors[1], **members).apply
     for second in (
         jax.grad(jax.grad(f)),

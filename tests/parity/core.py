@@ -7,7 +7,7 @@ import json
 import pathlib
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ class Row:
         own_words: does Python, or the program itself, raise the row's errors? Then
             there is no class for them to name.
         since: First release of torch that has it, if newer than most recordings.
+        says: Further words of jaxfn's errors, each in one of them; or their classes.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class Row:
         modes: tuple[str, ...],
         own_words: bool,
         since: str,
+        says: tuple[str, ...],
     ) -> None:
         assert kind in KINDS, kind
         self.id, self.kind, self.what = id, kind, what
         self.modes, self.own_words, self.since = modes, own_words, since
+        self.says = says
         self.programs = {"torch": program, "jaxfn": program}
         self.expected: Callable[[Any], Any] | None = None
 
@@ -94,12 +97,13 @@ def row(
     modes: tuple[str, ...] = MODES,
     own_words: bool = False,
     since: str = "",
+    says: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Any], Any]], Row]:
     """Register a program, which takes a framework (see `frameworks`), as a row."""
 
     def register(program: Callable[[Any], Any]) -> Row:
         assert id not in ROWS, f"two rows {id}"
-        ROWS[id] = Row(id, kind, what, program, modes, own_words, since)
+        ROWS[id] = Row(id, kind, what, program, modes, own_words, since, says)
         return ROWS[id]
 
     return register
@@ -306,6 +310,17 @@ def _compare_errors(ours: Failure, torch: Any, own_words: bool, text: str) -> No
 
 
 _RULE = re.compile(r"`[A-Z]\w*\.[a-z_]\w*")
+
+
+def errors(seen: Any) -> Iterator[str]:
+    """The classes and the message of each error in what was seen."""
+    if isinstance(seen, Failure):
+        yield " ".join([*seen.bases, seen.message])
+    elif isinstance(seen, (dict, list)):
+        for part in seen.values() if isinstance(seen, dict) else seen:
+            yield from errors(part)
+    elif isinstance(seen, Warned):
+        yield from errors([seen.result, *seen.given])
 
 
 def differ(ours: Any, theirs: Any) -> bool:

@@ -23,6 +23,8 @@ class Framework:
     Attributes:
         name: "torch" or "jaxfn".
         np: the array functions: `torch` or `jax.numpy`.
+        nn: those of networks: `torch.nn.functional` or `jax.nn`.
+        special: `torch.special` or `jax.scipy.special`.
         function: the module `autograd.function`.
         graph: the module `autograd.graph`.
         Function: the base class; and so on for the other public names.
@@ -30,6 +32,9 @@ class Framework:
 
     name: str
     np: Any
+    nn: Any
+    special: Any
+    amp: Any
     function: Any
     graph: Any
     Function: Any
@@ -65,6 +70,10 @@ class Framework:
 
     def is_array(self, x: Any) -> bool:
         """Is it an array of this framework?"""
+        raise NotImplementedError
+
+    def constant(self, x: Any) -> Any:
+        """`x` without its derivative."""
         raise NotImplementedError
 
     def leaf(self, x: Any) -> Any:
@@ -103,6 +112,26 @@ class Framework:
         """`x + y`, written into `x` where arrays can change."""
         raise NotImplementedError
 
+    def take(self, x: Any, index: Any, axis: int) -> Any:
+        """The elements of `x` at an index for each place of the other axes."""
+        raise NotImplementedError
+
+    def add_at(self, n: int, index: Any, rows: Any) -> Any:
+        """`n` rows of zeros, to which these are added at an index."""
+        raise NotImplementedError
+
+    def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
+        """`f(f(... f(x)))`, in a loop."""
+        raise NotImplementedError
+
+    def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
+        """`jax.lax.scan`."""
+        raise NotImplementedError
+
+    def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
+        """The outputs of `f`, and what pulls cotangents back: `jax.vjp`."""
+        raise NotImplementedError
+
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         """The cotangents of the arguments for these of the outputs (None: not used)."""
         raise NotImplementedError
@@ -127,6 +156,8 @@ class Torch(Framework):
                 forward_ad.make_dual(torch.ones(()), torch.ones(()))
 
         self.np = self.torch = torch
+        self.nn, self.special = torch.nn.functional, torch.special
+        self.amp = torch.amp
         self._ad = forward_ad
         self.function, self.graph = function, torch.autograd.graph
         self.Function = function.Function
@@ -149,6 +180,9 @@ class Torch(Framework):
 
     def is_array(self, x: Any) -> bool:
         return isinstance(x, self.torch.Tensor)
+
+    def constant(self, x: Any) -> Any:
+        return x.detach()
 
     def leaf(self, x: Any) -> Any:
         if self.is_array(x) and (x.is_floating_point() or x.is_complex()):
@@ -204,6 +238,36 @@ class Torch(Framework):
     def add(self, x: Any, y: Any) -> Any:
         return x.add_(y)
 
+    def take(self, x: Any, index: Any, axis: int) -> Any:
+        return self.torch.take_along_dim(x, index, axis)
+
+    def add_at(self, n: int, index: Any, rows: Any) -> Any:
+        return rows.new_zeros(n, *rows.shape[1:]).index_add(0, index, rows)
+
+    def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
+        for _ in range(n):
+            x = f(x)
+        return x
+
+    def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
+        found = []
+        rows = list(zip(*xs, strict=True))
+        for row in reversed(rows) if reverse else rows:
+            start, out = f(start, row)
+            found.append(out)
+        columns = zip(*(reversed(found) if reverse else found), strict=True)
+        return start, tuple(self.torch.stack(column) for column in columns)
+
+    def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
+        xs = tuple(x.detach().requires_grad_() for x in xs)
+        with self.torch.enable_grad():
+            outs = f(*xs)
+        values = [x.detach() for x in leaves(outs)]
+        return (
+            tuple(values) if isinstance(outs, tuple) else values[0],
+            lambda cts: self.torch.autograd.grad(outs, xs, cts),
+        )
+
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         xs = tuple(self.leaf(x) for x in xs)
         pairs = [
@@ -229,6 +293,8 @@ class Jaxfn(Framework):
 
     name = "jaxfn"
     np = jnp
+    nn, special = jax.nn, jax.scipy.special
+    amp = jaxfn.amp
     function, graph = jaxfn.autograd.function, jaxfn.autograd.graph
     Function = jaxfn.Function
     FunctionCtx = jaxfn.FunctionCtx
@@ -247,6 +313,9 @@ class Jaxfn(Framework):
 
     def from_numpy(self, x: Any) -> Any:
         return jnp.asarray(x)
+
+    def constant(self, x: Any) -> Any:
+        return jax.lax.stop_gradient(x)
 
     def leaf(self, x: Any) -> Any:
         return x
@@ -299,6 +368,21 @@ class Jaxfn(Framework):
 
     def add(self, x: Any, y: Any) -> Any:
         return x + y
+
+    def take(self, x: Any, index: Any, axis: int) -> Any:
+        return jnp.take_along_axis(x, index, axis)
+
+    def add_at(self, n: int, index: Any, rows: Any) -> Any:
+        return jnp.zeros((n, *rows.shape[1:]), rows.dtype).at[index].add(rows)
+
+    def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
+        return jax.lax.fori_loop(0, n, lambda _, x: f(x), x)
+
+    def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
+        return jax.lax.scan(f, start, xs, reverse=reverse)
+
+    def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
+        return jax.vjp(f, *xs)
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
         def run(*xs: Any) -> Any:

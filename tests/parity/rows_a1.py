@@ -117,9 +117,7 @@ def ctx_05(fw):
     return calling(fw, "save_for_backward")
 
 
-@ctx_05.expect
-def _(fw):
-    return too_late("save_for_backward")
+ctx_05.expect(lambda fw: too_late("save_for_backward"))
 
 
 @row("CTX-07", "superset", "a saved intermediate keeps its derivative")
@@ -161,9 +159,7 @@ def ctx_08(fw):
     return [fw.grad(f.apply, fw.array(X)), seen]
 
 
-@ctx_08.expect
-def _(fw):
-    return [[jnp.array(X)], {"before": 0, "after": 1}]
+ctx_08.expect(lambda fw: [[jnp.array(X)], {"before": 0, "after": 1}])
 
 
 @row("CTX-09", "superset", "so does setup_context")
@@ -187,9 +183,7 @@ def ctx_09(fw):
     return seen
 
 
-@ctx_09.expect
-def _(fw):
-    return {"save_for_backward": 1, "save_for_forward": 1}
+ctx_09.expect(lambda fw: {"save_for_backward": 1, "save_for_forward": 1})
 
 
 @row("CTX-10", "must differ", "a gradient may be computed again from what was saved")
@@ -202,9 +196,7 @@ def ctx_10(fw):
     return fw.pull_twice(f.apply, fw.array(X), retain=False)
 
 
-@ctx_10.expect
-def _(fw):
-    return [2 * jnp.array(X)] * 2
+ctx_10.expect(lambda fw: [2 * jnp.array(X)] * 2)
 
 
 @row("CTX-11", "same", "so it may where nothing was saved")

@@ -55,12 +55,15 @@ def _(fw):
     return list(pull(jnp.ones(2)))
 
 
-@ctx_17.expect
-def _(fw):
-    return [jnp.array(X)]
+ctx_17.expect(lambda fw: [jnp.array(X)])
 
 
-@row("CTX-19", "same", "save_for_forward refuses what is no array, at the call")
+@row(
+    "CTX-19",
+    "same",
+    "save_for_forward refuses what is no array, at the call",
+    says=("`MyF.forward`",),
+)
 def _(fw):
     ran = []
 
@@ -129,9 +132,7 @@ def ctx_25(fw):
     return calling(fw, "save_for_forward")
 
 
-@ctx_25.expect
-def _(fw):
-    return too_late("save_for_forward")
+ctx_25.expect(lambda fw: too_late("save_for_forward"))
 
 
 @row("CTX-26", "same", "save_for_forward does no harm where no tangents are")
@@ -150,9 +151,7 @@ def ctx_77(fw):
     return calling(fw, "set_materialize_grads", False)
 
 
-@ctx_77.expect
-def _(fw):
-    return too_late("set_materialize_grads")
+ctx_77.expect(lambda fw: too_late("set_materialize_grads"))
 
 
 @row("CTX-78", "must differ", "so are mark_dirty and mark_non_differentiable")

@@ -64,9 +64,7 @@ def ctx_28(fw):
     return dirty_output(fw, lambda x: 2 * x)
 
 
-@ctx_28.expect
-def _(fw):
-    return Raises(ValueError, *NOT_AN_INPUT)
+ctx_28.expect(lambda fw: Raises(ValueError, *NOT_AN_INPUT))
 
 
 @row("CTX-28b", "same", "so is a part of any other array")
@@ -79,9 +77,7 @@ def ctx_30(fw):
     return fw.grad(dirty(fw, lambda x: fw.add(x, 1)), fw.array(X))
 
 
-@ctx_30.expect
-def _(fw):
-    return [jnp.full(2, 5.0)]
+ctx_30.expect(lambda fw: [jnp.full(2, 5.0)])
 
 
 @row("CTX-31", "superset", "a part of an array may be marked, with two outputs")
@@ -96,12 +92,10 @@ def ctx_31(fw):
     return fw.grad(lambda x: f((3 * x)[:1]), fw.array(X))
 
 
-@ctx_31.expect
-def _(fw):
-    return [jnp.array([9.0, 0.0])]
+ctx_31.expect(lambda fw: [jnp.array([9.0, 0.0])])
 
 
-@row("CTX-32", "same", "mark_dirty refuses what is no array")
+@row("CTX-32", "same", "mark_dirty refuses what is no array", says=("TypeError",))
 def _(fw):
     f = fw.make(forward=lambda ctx, x: ctx.mark_dirty(3)).apply
     return fw.call(f, fw.array(X))
@@ -117,9 +111,7 @@ def ctx_33(fw):
     return fw.call(f, fw.array(X))
 
 
-@ctx_33.expect
-def _(fw):
-    return Raises(TypeError, "immutable")
+ctx_33.expect(lambda fw: Raises(TypeError, "immutable"))
 
 
 @row("CTX-34", "same", "forward sees what it has marked and saved; backward does not")
@@ -235,17 +227,18 @@ def ctx_39(fw):
     return [x.grad]
 
 
-@ctx_39.jaxfn
-def _(fw):
-    return fw.grad(only_marked(fw), fw.array(X))
+ctx_39.jaxfn(lambda fw: fw.grad(only_marked(fw), fw.array(X)))
 
 
-@ctx_39.expect
-def _(fw):
-    return [jnp.zeros(2)]
+ctx_39.expect(lambda fw: [jnp.zeros(2)])
 
 
-@row("CTX-41", "same", "mark_non_differentiable refuses what is no array")
+@row(
+    "CTX-41",
+    "same",
+    "mark_non_differentiable refuses what is no array",
+    says=("TypeError",),
+)
 def _(fw):
     f = fw.make(forward=lambda ctx, x: ctx.mark_non_differentiable(3)).apply
     return fw.call(f, fw.array(X))

@@ -78,9 +78,7 @@ def ctx_49(fw):
     return seen
 
 
-@ctx_49.expect
-def _(fw):
-    return [True, False]
+ctx_49.expect(lambda fw: [True, False])
 
 
 @row("CTX-51", "same", "a private flag: None for what has no derivative, zeros else")
@@ -151,9 +149,7 @@ def _(fw):
     return [seen["forward"]]
 
 
-@ctx_53.expect
-def _(fw):
-    return [(True, False)]
+ctx_53.expect(lambda fw: [(True, False)])
 
 
 @row(
@@ -177,9 +173,7 @@ def ctx_54(fw):
     return seen
 
 
-@ctx_54.expect
-def _(fw):
-    return [(False,)]
+ctx_54.expect(lambda fw: [(False,)])
 
 
 @row("CTX-55", "same", "the flag of an integer argument is False")

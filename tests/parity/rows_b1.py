@@ -51,17 +51,27 @@ def _(fw):
     return both_ways(fw, f.apply)
 
 
-@row("FN-04", "same", "no forward")
+@row("FN-04", "same", "no forward", says=("forward` is missing",))
 def _(fw):
     return fw.call(fw.make().apply, fw.array(X))
 
 
-@row("FN-05", "same", "Function itself has no forward either")
+@row(
+    "FN-05",
+    "same",
+    "Function itself has no forward either",
+    says=("forward` is missing",),
+)
 def _(fw):
     return fw.call(fw.Function.apply, fw.array(X))
 
 
-@row("FN-06", "same", "no backward: an error only where it would run")
+@row(
+    "FN-06",
+    "same",
+    "no backward: an error only where it would run",
+    says=("`MyF.backward` is missing",),
+)
 def _(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x).apply
     x = fw.array(X)
@@ -74,7 +84,12 @@ def _(fw):
     return both_ways(fw, f.apply)
 
 
-@row("FN-08", "same", "to define both is an error where one would run")
+@row(
+    "FN-08",
+    "same",
+    "to define both is an error where one would run",
+    says=("`MyF.backward` and `MyF.vjp` are both defined",),
+)
 def _(fw):
     f = fw.make(
         forward=lambda ctx, x: 2 * x,
@@ -93,9 +108,7 @@ def fn_09(fw):
     return fw.func_grad(f.apply, fw.array(X))
 
 
-@fn_09.expect
-def _(fw):
-    return [jnp.full(2, 5.0)]
+fn_09.expect(lambda fw: [jnp.full(2, 5.0)])
 
 
 @row("FN-10", "same", "to make an instance warns")
@@ -103,7 +116,7 @@ def _(fw):
     return isinstance(fw.make(forward=lambda ctx, x: 2 * x)(), fw.Function)
 
 
-@row("FN-11", "same", "to call an instance is an error")
+@row("FN-11", "same", "to call an instance is an error", says=("`MyF.apply",))
 def _(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x)
     return fw.attempt(lambda: f()(fw.array(X)))
@@ -193,9 +206,7 @@ def fn_19(fw):
     return keyword_only(fw, k=3)
 
 
-@fn_19.expect
-def _(fw):
-    return [3 * jnp.array(X), [jnp.ones(2)]]
+fn_19.expect(lambda fw: [3 * jnp.array(X), [jnp.ones(2)]])
 
 
 @row("FN-20", "superset", "or left to their defaults")
@@ -203,9 +214,7 @@ def fn_20(fw):
     return keyword_only(fw)
 
 
-@fn_20.expect
-def _(fw):
-    return [2 * jnp.array(X), [jnp.ones(2)]]
+fn_20.expect(lambda fw: [2 * jnp.array(X), [jnp.ones(2)]])
 
 
 @row("FN-21", "same", "*args in forward")

@@ -159,9 +159,7 @@ def fn_36(fw):
     return len(ran)
 
 
-@fn_36.expect
-def _(fw):
-    return 1
+fn_36.expect(lambda fw: 1)
 
 
 class Pickled(jaxfn.Function):
@@ -177,6 +175,4 @@ def fn_37(fw):
     return pickle.loads(pickle.dumps(Known)) is Known
 
 
-@fn_37.jaxfn
-def _(fw):
-    return pickle.loads(pickle.dumps(Pickled)) is Pickled
+fn_37.jaxfn(lambda fw: pickle.loads(pickle.dumps(Pickled)) is Pickled)

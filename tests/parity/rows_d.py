@@ -65,9 +65,7 @@ def out_05(fw):
     return container(fw, lambda a, b: [a, b], lambda ctx, gs: 5 * gs[0] + 7 * gs[1])
 
 
-@out_05.expect
-def _(fw):
-    return plain_container(lambda a, b: [a, b])
+out_05.expect(lambda fw: plain_container(lambda a, b: [a, b]))
 
 
 @row("OUT-06", "superset", "so it is with dicts and nested tuples; namedtuples stay")
@@ -138,9 +136,7 @@ def out_10(fw):
     return [isinstance(f(x)[1], np.ndarray), fw.grad(f, x), seen]
 
 
-@out_10.expect
-def _(fw):
-    return [False, [jnp.full(2, 12.0)], {"none": False}]
+out_10.expect(lambda fw: [False, [jnp.full(2, 12.0)], {"none": False}])
 
 
 def identity(fw):
@@ -168,9 +164,7 @@ def out_15(fw):
     return fw.grad(lambda x: (lambda a, b: (a, 2 * b))(*f(x)), fw.array(X))
 
 
-@out_15.expect
-def _(fw):
-    return [jnp.full(2, 1.0 + 100 * 2)]
+out_15.expect(lambda fw: [jnp.full(2, 1.0 + 100 * 2)])
 
 
 @row("OUT-17", "same", "a constant from outside may be returned")

@@ -63,7 +63,12 @@ def _(fw):
     return forward_mode(fw, lambda x: x * f.apply(constant))
 
 
-@row("JVP-04", "same", "jvp returns one tangent for each output, no more and no fewer")
+@row(
+    "JVP-04",
+    "same",
+    "jvp returns one tangent for each output, no more and no fewer",
+    says=("RuleValueError", "`MyF.jvp`"),
+)
 def _(fw):
     return {
         "one for two": both(fw, pair, lambda ctx, t: t),
@@ -102,7 +107,12 @@ def marked(ctx, x):
     return a, b
 
 
-@row("JVP-06", "same", "a tangent for an output without derivative is refused")
+@row(
+    "JVP-06",
+    "same",
+    "a tangent for an output without derivative is refused",
+    says=("`MyF.jvp`",),
+)
 def jvp_06(fw):
     def integer(ctx, x):
         return 2 * x, fw.np.argsort(x)
@@ -155,12 +165,25 @@ def _(fw):
     return [forward_mode(fw, lambda x: f.apply(x, 3, i, y)), seen]
 
 
-@row("JVP-09", "same", "a Python number is no tangent")
+@row(
+    "JVP-09",
+    "same",
+    "a Python number is no tangent",
+    says=("RuleTypeError", "`MyF.jvp`"),
+)
 def _(fw):
     return both(fw, twice, lambda ctx, t: 1.0, lambda ctx, t: "a", lambda ctx, t: [t])
 
 
-@row("JVP-10", "same", "a tangent has the shape of its output")
+@row(
+    "JVP-10",
+    "same",
+    "a tangent has the shape of its output",
+    says=(
+        "RuleValueError",
+        "Tensor is of size [1] while the given forward gradient is of size [2]",
+    ),
+)
 def _(fw):
     return both(
         fw,
@@ -178,9 +201,7 @@ def jvp_11(fw):
     return forward_mode(fw, f.apply)
 
 
-@jvp_11.expect
-def _(fw):
-    return [jnp.float16([1 / 3]).astype("float32")]
+jvp_11.expect(lambda fw: [jnp.float16([1 / 3]).astype("float32")])
 
 
 @row("JVP-12", "superset", "a returned input may have any tangent")
@@ -188,9 +209,7 @@ def jvp_12(fw):
     return both(fw, lambda ctx, x: x, lambda ctx, t: t, lambda ctx, t: 5 * t)
 
 
-@jvp_12.expect
-def _(fw):
-    return [[jnp.float32([6])], [jnp.float32([30])]]
+jvp_12.expect(lambda fw: [[jnp.float32([6])], [jnp.float32([30])]])
 
 
 @row("JVP-13", "must differ", "the tangent of a consumed input is a new array, too")
@@ -213,9 +232,7 @@ def _(fw):
     return forward_mode(fw, f.apply)
 
 
-@jvp_13.expect
-def _(fw):
-    return [jnp.float32([12])]
+jvp_13.expect(lambda fw: [jnp.float32([12])])
 
 
 @row("JVP-14", "same", "jvp runs once, after forward, and only in forward mode")
@@ -295,9 +312,7 @@ def jvp_18(fw):
     return fw.grad(f.apply, fw.array([1.0, 2.0]))
 
 
-@jvp_18.expect
-def _(fw):
-    return [jnp.float32([7, 14])]
+jvp_18.expect(lambda fw: [jnp.float32([7, 14])])
 
 
 @row("JVP-19", "superset", "forward mode can be nested", modes=EAGER)

@@ -164,9 +164,7 @@ def func_08(fw):
     return [each(cube(fw, generate_vmap_rule=True)), each(cube(fw))]
 
 
-@func_08.expect
-def _(fw):
-    return [jax.vmap(jax.grad(plain_cube))(vector(fw))] * 2
+func_08.expect(lambda fw: [jax.vmap(jax.grad(plain_cube))(vector(fw))] * 2)
 
 
 @row("FUNC-09", "same", "jacrev, which batches backward")
@@ -182,9 +180,7 @@ def func_10(fw):
     return [jacobian(cube(fw, generate_vmap_rule=True)), jacobian(cube(fw))]
 
 
-@func_10.expect
-def _(fw):
-    return [jax.jacfwd(plain_cube)(vector(fw))] * 2
+func_10.expect(lambda fw: [jax.jacfwd(plain_cube)(vector(fw))] * 2)
 
 
 @row("FUNC-11", "superset", "hessian, also without a vmap rule or a jvp")
@@ -200,9 +196,7 @@ def func_11(fw):
     ]
 
 
-@func_11.expect
-def _(fw):
-    return [jax.hessian(lambda x: (x**3).sum())(vector(fw))] * 3
+func_11.expect(lambda fw: [jax.hessian(lambda x: (x**3).sum())(vector(fw))] * 3)
 
 
 def nested(fw, f, outer, inner):
@@ -234,9 +228,7 @@ def func_12b(fw):
     return fw.call(tangent(fw, tangent(fw, f)), scalar(fw))
 
 
-@func_12b.expect
-def _(fw):
-    return tangent(fw, tangent(fw, plain_cube))(scalar(fw))
+func_12b.expect(lambda fw: tangent(fw, tangent(fw, plain_cube))(scalar(fw)))
 
 
 @row("FUNC-13", "same", "jvp of grad")
@@ -267,9 +259,7 @@ def func_16(fw):
     return fw.torch.autograd.grad(func(fw).grad(cube(fw))(x), [x])[0]
 
 
-@func_16.jaxfn
-def _(fw):
-    return fw.call(jax.grad(jax.grad(cube(fw))), scalar(fw))
+func_16.jaxfn(lambda fw: fw.call(jax.grad(jax.grad(cube(fw))), scalar(fw)))
 
 
 def double_backward_jvp(f, x, t):

@@ -46,12 +46,15 @@ def vmap_01(fw):
     return fw.call(func(fw).vmap(doubling(fw)), matrix(fw))
 
 
-@vmap_01.expect
-def _(fw):
-    return 2 * matrix(fw)
+vmap_01.expect(lambda fw: 2 * matrix(fw))
 
 
-@row("VMAP-02", "same", "a rule and generate_vmap_rule exclude each other")
+@row(
+    "VMAP-02",
+    "same",
+    "a rule and generate_vmap_rule exclude each other",
+    says=("(`MyF.vmap` is at ", "rows_h.py:"),
+)
 def _(fw):
     f = doubling(fw, generate_vmap_rule=True, vmap=lambda info, in_dims, x: (x, 0))
     return fw.call(func(fw).vmap(f), matrix(fw))
@@ -91,9 +94,7 @@ def _(fw):
     return seen
 
 
-@vmap_04.expect
-def _(fw):
-    return [VmapInfo(2, "error")] * 3
+vmap_04.expect(lambda fw: [VmapInfo(2, "error")] * 3)
 
 
 @row("VMAP-05", "must differ", "the batch axis is always the first", modes=EAGER)
@@ -132,7 +133,12 @@ def _(fw):
     return [batched(fw, rule), shapes]
 
 
-@row("VMAP-08", "same", "the rule returns a pair")
+@row(
+    "VMAP-08",
+    "same",
+    "the rule returns a pair",
+    says=("Got a <class 'jax", "Got 3 returns", "Got a <class 'list'>", "`MyF.vmap`"),
+)
 def _(fw):
     return each(
         fw,
@@ -144,7 +150,12 @@ def _(fw):
     )
 
 
-@row("VMAP-09", "same", "out_dims fits the output")
+@row(
+    "VMAP-09",
+    "same",
+    "out_dims fits the output",
+    says=("Expected out_dims=(0,) to be compatible with the structure of `output`",),
+)
 def _(fw):
     return each(
         fw,
@@ -182,9 +193,7 @@ def vmap_12(fw):
     }
 
 
-@vmap_12.expect
-def _(fw):
-    return {"used": 2 * matrix(fw), "returned": (2 * matrix(fw), None)}
+vmap_12.expect(lambda fw: {"used": 2 * matrix(fw), "returned": (2 * matrix(fw), None)})
 
 
 @row("VMAP-15", "same", "an out_dim out of range")

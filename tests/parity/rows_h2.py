@@ -188,9 +188,7 @@ def vmap_31(fw):
     return sorted(set(names))
 
 
-@vmap_31.expect
-def _(fw):
-    return ["MyFBackward"]
+vmap_31.expect(lambda fw: ["MyFBackward"])
 
 
 @row("VMAP-32", "superset", "a list as the output of a batched forward")
@@ -203,9 +201,7 @@ def vmap_32(fw):
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
 
 
-@vmap_32.expect
-def _(fw):
-    return [2 * matrix(fw), 3 * matrix(fw)]
+vmap_32.expect(lambda fw: [2 * matrix(fw), 3 * matrix(fw)])
 
 
 @row("VMAP-33", "same", "a tuple of one output")

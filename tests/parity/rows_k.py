@@ -218,9 +218,7 @@ def bc_24(fw):
     return type(fw.BackwardCFunction.saved_tensors).__name__
 
 
-@bc_24.expect
-def _(fw):
-    return "property"
+bc_24.expect(lambda fw: "property")
 
 
 @row("BC-26", "same", "one Function under all its names")
@@ -252,9 +250,7 @@ def bc_27(fw):
     ]
 
 
-@bc_27.expect
-def _(fw):
-    return [2 * ten(fw), jnp.float32([3])]
+bc_27.expect(lambda fw: [2 * ten(fw), jnp.float32([3])])
 
 
 @row("BC-28", "must differ", "leftovers of old interfaces are gone")

@@ -45,12 +45,15 @@ def new_02(fw):
     return fw.pull_twice(f, fw.array(X), retain=True)
 
 
-@new_02.expect
-def _(fw):
-    return [2 * jnp.array(X)] * 2
+new_02.expect(lambda fw: [2 * jnp.array(X)] * 2)
 
 
-@row("NEW-03", "same", "clear_saved_tensors_on_access is a bool")
+@row(
+    "NEW-03",
+    "same",
+    "clear_saved_tensors_on_access is a bool",
+    says=("Set `MyF.clear_saved_tensors_on_access`",),
+)
 def _(fw):
     return fw.grad(reading(fw, 1, clear_saved_tensors_on_access=1), fw.array(X))
 
@@ -75,9 +78,7 @@ def new_05(fw):
     return fw.func_grad(f, fw.array(X))
 
 
-@new_05.expect
-def _(fw):
-    return Raises(RuntimeError, ONCE, "`MyF.backward`")
+new_05.expect(lambda fw: Raises(RuntimeError, ONCE, "`MyF.backward`"))
 
 
 def boxed(fw, seen, rule=None, **members):
@@ -102,7 +103,9 @@ def _(fw):
     return [fw.grad(boxed(fw, seen), fw.array(X)), seen]
 
 
-@row("NEW-07", "same", "boxed_grads_call is a bool")
+@row(
+    "NEW-07", "same", "boxed_grads_call is a bool", says=("Set `MyF.boxed_grads_call`",)
+)
 def _(fw):
     return fw.grad(boxed(fw, [], boxed_grads_call=1), fw.array(X))
 
@@ -113,9 +116,7 @@ def new_09(fw):
     return [fw.func_grad(boxed(fw, seen), fw.array(X)), seen]
 
 
-@new_09.expect
-def _(fw):
-    return [[jnp.full(2, 5.0)], [(1, True)]]
+new_09.expect(lambda fw: [[jnp.full(2, 5.0)], [(1, True)]])
 
 
 @row("NEW-10", "must differ", "once_differentiable looks inside the list, too")
@@ -156,9 +157,7 @@ def new_11(fw):
     return fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
 
 
-@new_11.expect
-def _(fw):
-    return [2 * jnp.array(X)]
+new_11.expect(lambda fw: [2 * jnp.array(X)])
 
 
 @row("NEW-13", "same", "keywords of apply, and mistakes with them", own_words=True)
@@ -215,9 +214,7 @@ def new_19(fw):
     return fw.call(lambda x: f(k=3, x=x), fw.array(X))
 
 
-@new_19.expect
-def _(fw):
-    return 6 * jnp.array(X)
+new_19.expect(lambda fw: 6 * jnp.array(X))
 
 
 def signed(forward, *names):
@@ -262,9 +259,7 @@ def new_48(fw):
     return by_keyword(fw, forward=signed(forward, "ctx", "x", "scale"))[2]
 
 
-@new_48.expect
-def _(fw):
-    return 6 * jnp.array(X)
+new_48.expect(lambda fw: 6 * jnp.array(X))
 
 
 @row("NEW-16", "must differ", "of autograd.graph there are the saved-tensor hooks")

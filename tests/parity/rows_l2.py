@@ -181,9 +181,7 @@ def new_29(fw):
     return [run("float32"), run(jnp.dtype("float32"))]
 
 
-@new_29.expect
-def _(fw):
-    return [[[jnp.full(2, 1 / 3)], ["float32"]]] * 2
+new_29.expect(lambda fw: [[[jnp.full(2, 1 / 3)], ["float32"]]] * 2)
 
 
 @row("NEW-30", "superset", "an integer or complex dtype is refused early", since="2.14")

@@ -58,9 +58,7 @@ def new_34(fw):
     return [func.vmap(grad)(fw.array(X)), seen]
 
 
-@new_34.expect
-def _(fw):
-    return [jnp.full(2, 1 / 3), ["float32"]]
+new_34.expect(lambda fw: [jnp.full(2, 1 / 3), ["float32"]])
 
 
 @row("NEW-35", "same", "tangents keep the dtype of the output", since="2.14")
@@ -152,9 +150,7 @@ def new_40(fw):
     return vars(ctx)
 
 
-@new_40.expect
-def _(fw):
-    return {"output_grad_dtypes": (None, None)}
+new_40.expect(lambda fw: {"output_grad_dtypes": (None, None)})
 
 
 # ---- input_grad_buffers
@@ -192,9 +188,7 @@ def new_42(fw):
     return [fw.grad(lambda x: f(x, 2, x) + f(x, 3, x), fw.array(X)), seen]
 
 
-@new_42.expect
-def _(fw):
-    return [[jnp.full(2, 6.0)], [["tuple", [True] * 3]] * 2]
+new_42.expect(lambda fw: [[jnp.full(2, 6.0)], [["tuple", [True] * 3]] * 2])
 
 
 @row("NEW-43", "same", "only backward may read it", since="2.15")

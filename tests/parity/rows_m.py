@@ -216,9 +216,7 @@ def hook_14(fw):
     return counting(fw, lambda: fw.call(gradient, two(fw)))
 
 
-@hook_14.expect
-def _(fw):
-    return [3 * two(fw) ** 2, [(1,)]]
+hook_14.expect(lambda fw: [3 * two(fw) ** 2, [(1,)]])
 
 
 @row("HOOK-15", "same", "save_on_cpu")

@@ -38,8 +38,12 @@ def test_row(row, mode):
     if row.kind == "same":
         assert row.expected is None
         core.compare(ours, theirs, own_words=row.own_words)
+        texts = list(core.errors(ours))
+        for words in row.says:
+            assert any(words in text for text in texts), f"{words!r} is not in {texts}"
     else:
         assert row.expected is not None
+        assert not row.says
         core.compare(ours, core.describe(row.expected(fw)))
         assert core.differ(ours, theirs), f"torch does the same: {theirs}"
 

@@ -58,6 +58,17 @@ class First(nn.Module):
         return self.module(*[x] * self.n)[0]
 
 
+class Then(nn.Module):
+    """A layer, and a function of its result and its argument."""
+
+    def __init__(self, linear, run):
+        super().__init__()
+        self.linear, self.run = linear, run
+
+    def forward(self, x):
+        return self.run(self.linear(x), x)
+
+
 def _randn(*shape):
     return lambda: (torch.randn(shape),)
 

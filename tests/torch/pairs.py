@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 import jaxfn
+from tests.build import function
 
 
 class Pair(NamedTuple):
@@ -35,6 +36,13 @@ def right(name, port, original, *args):
     RIGHT[name] = Pair(port, original, args)
 
 
+def port(original):
+    """A port whose rules are the original's: their text serves both frameworks."""
+    names = "forward", "setup_context", "backward", "vmap"
+    rules = {name: getattr(original, name) for name in names if name in vars(original)}
+    return function(f"{original.__name__}Port", **rules)
+
+
 # ---- what is saved
 
 
@@ -52,16 +60,13 @@ class Exp(Function):
 
 
 class ExpPort(jaxfn.Function):
+    backward = Exp.backward
+
     @staticmethod
     def forward(ctx, x):
         y = jnp.exp(x)
         ctx.save_for_backward(y)
         return y
-
-    @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        return g * y
 
 
 @jaxfn.custom_function
@@ -144,19 +149,12 @@ class Separate(Function):
 
 
 class SeparatePort(jaxfn.Function):
+    setup_context = Separate.setup_context
+    backward = Separate.backward
+
     @staticmethod
     def forward(x, k):
         return x * k, jnp.exp(x)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _, ctx.k = inputs
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx, g, h):
-        (y,) = ctx.saved_tensors
-        return g * ctx.k + h * y, None
 
 
 right("separate", SeparatePort, Separate, B, 2.5)
@@ -282,18 +280,7 @@ class Product(Function):
         return gx, gy
 
 
-class ProductPort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        gx = g * y.conj() if ctx.needs_input_grad[0] else None
-        gy = g * x.conj() if ctx.needs_input_grad[1] else None
-        return gx, gy
+ProductPort = port(Product)
 
 
 right("complex", ProductPort, Product, C, C[::-1].copy())
@@ -315,16 +302,7 @@ class Abs(Function):
         return 2 * g * z
 
 
-class AbsPort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return (z * z.conj()).real
-
-    @staticmethod
-    def backward(ctx, g):
-        (z,) = ctx.saved_tensors
-        return 2 * g * z
+AbsPort = port(Abs)
 
 
 right("real of complex", AbsPort, Abs, C)
@@ -343,9 +321,7 @@ class AddBias(Function):
 
 
 class AddBiasPort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x, b):
-        return x + b
+    forward = AddBias.forward
 
     @staticmethod
     def backward(ctx, g):
@@ -438,16 +414,7 @@ class Options(Function):
         return g * ctx.options["b"], None, None
 
 
-class OptionsPort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x, options, parts):
-        k = options.pop("k")
-        ctx.options = options
-        return x * k + parts[0]
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.options["b"], None, None
+OptionsPort = port(Options)
 
 
 right("options and a list", OptionsPort, Options, V, {"k": 2.0, "b": 5.0}, [W])
@@ -469,14 +436,12 @@ class OnlyFirst(Function):
 
 
 class OnlyFirstPort(jaxfn.Function):
+    backward = OnlyFirst.backward
+
     @staticmethod
     def forward(ctx, x, w):
         ctx.save_for_backward(w)
         return x * w
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0], None
 
 
 right("one that torch does not differentiate", OnlyFirstPort, OnlyFirst, V, W)
@@ -492,14 +457,7 @@ class Same(Function):
         return 7 * g
 
 
-class SamePort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        return 7 * g
+SamePort = port(Same)
 
 
 right("the input itself", SamePort, Same, V)
@@ -519,16 +477,14 @@ class Marked(Function):
 
 
 class MarkedPort(jaxfn.Function):
+    backward = Marked.backward
+
     @staticmethod
     def forward(ctx, x):
         y = jnp.sign(x)
         ctx.mark_non_differentiable(y)
         ctx.save_for_backward(y)
         return x * y, y
-
-    @staticmethod
-    def backward(ctx, g, h):
-        return g * ctx.saved_tensors[0]
 
 
 right("a marked output", MarkedPort, Marked, V)
@@ -549,14 +505,12 @@ class Round(Function):
 
 
 class RoundPort(jaxfn.Function):
+    backward = Round.backward
+
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
         return jnp.round(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 7 * ctx.saved_tensors[0]
 
 
 class Nested(Function):
@@ -601,16 +555,13 @@ class RoundedSaved(Function):
 
 
 class RoundedSavedPort(jaxfn.Function):
+    backward = RoundedSaved.backward
+
     @staticmethod
     def forward(ctx, x):
         y = RoundPort.apply(x)
         ctx.save_for_backward(x, y)
         return y * x
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * (y + 7 * x * x)
 
 
 right("surrogate", RoundPort, Round, V)
@@ -682,14 +633,11 @@ class Both(Function):
 
 
 class BothPort(jaxfn.Function):
+    setup_context = Both.setup_context
+
     @staticmethod
     def forward(x, y):
         return jnp.sin(x) * y, x + y
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx, g, h):
@@ -725,13 +673,11 @@ class JvpAlone(Function):
 
 
 class JvpAlonePort(jaxfn.Function):
+    setup_context = JvpAlone.setup_context
+
     @staticmethod
     def forward(x):
         return jnp.sin(x)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def jvp(ctx, t):
@@ -762,22 +708,7 @@ class BatchedOther(Function):
         return 5 * x, in_dims[0]
 
 
-class BatchedOtherPort(jaxfn.Function):
-    @staticmethod
-    def forward(x):
-        return 2 * x
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g
-
-    @staticmethod
-    def vmap(info, in_dims, x):
-        return 5 * x, in_dims[0]
+BatchedOtherPort = port(BatchedOther)
 
 
 right("a vmap rule of its own", BatchedOtherPort, BatchedOther, V)
@@ -802,16 +733,13 @@ class Constants(Function):
 
 
 class ConstantsPort(jaxfn.Function):
+    backward = Constants.backward
+
     @staticmethod
     def forward(ctx, x):
         k = jnp.array(0.1)
         ctx.save_for_backward(k)
         return x * k + jnp.zeros(3), jnp.zeros(2), x.astype(jnp.float32) * 2
-
-    @staticmethod
-    def backward(ctx, g, h, i):
-        (k,) = ctx.saved_tensors
-        return g * k + 2 * i
 
 
 class Single(Function):
@@ -882,6 +810,8 @@ class Root(Function):
 class RootPort(jaxfn.Function):
     """By bisection."""
 
+    backward = Root.backward
+
     @staticmethod
     def forward(ctx, a):
         def step(_, ends):
@@ -893,11 +823,6 @@ class RootPort(jaxfn.Function):
         x = sum(ends) / 2
         ctx.save_for_backward(x)
         return x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g / (3 * x**2 + 1)
 
 
 class LogDet(Function):

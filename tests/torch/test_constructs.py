@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from jaxfn.torch import from_torch
 
 from .compare import Case
+from .pairs import AddBias, Nested, Separate
 
 R = torch.Generator()
 R.manual_seed(0)
@@ -131,32 +132,6 @@ class Autograd(Function):
         return x.grad, None
 
 
-class Inner(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.round()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * 7 * x
-
-
-class Nested(Function):
-    """Another Function in forward and backward, and a kink."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return Inner.apply(x) * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * Inner.apply(x) * torch.clamp(x, max=1.0)
-
-
 class Itself(Function):
     @staticmethod
     def forward(ctx, x, n):
@@ -194,24 +169,6 @@ class Heir(ByClass):
     factor = 6.0
 
 
-class Separate(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, k):
-        return x * k, x.exp()
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, ctx.k = inputs
-        ctx.save_for_backward(x, output[1])
-
-    @staticmethod
-    def backward(ctx, g, h):
-        _, y = ctx.saved_tensors
-        return g * ctx.k + h * y, None
-
-
 class ReadsNeeds(Function):
     @staticmethod
     def forward(ctx, x, w):
@@ -225,19 +182,6 @@ class ReadsNeeds(Function):
     def backward(ctx, g):
         assert ctx.needs_input_grad == (True, False)
         return g * ctx.saved_tensors[0], None
-
-
-class Broadcast(Function):
-    """A gradient of a broadcast shape, and more of them than arguments."""
-
-    @staticmethod
-    def forward(ctx, x, b):
-        ctx.save_for_backward(x)
-        return x + b
-
-    @staticmethod
-    def backward(ctx, g):
-        return g, g, None, None
 
 
 class Branch(Function):
@@ -410,7 +354,7 @@ CASES = {
     "heir": (Heir, [normal(4)]),
     "separate": (Separate, [normal(4), 2.5]),
     "reads needs": (ReadsNeeds, [normal(4), normal(4)], (0,)),
-    "broadcast": (Broadcast, [normal(4, 3), normal(3)]),
+    "broadcast": (AddBias, [normal(4, 3), normal(3)]),
     "branch": (Branch, [normal(4, 3)]),
     "masks": (Masks, [normal(4, 3)]),
     "item": (ItemValue, [normal(4)]),

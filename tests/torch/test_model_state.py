@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from jaxfn.torch import TorchRefusal, from_torch
 from jaxfn.torch._function import graph_function
-from tests.torch.test_model_usage import by_name, close, jnp_of
+from tests.torch.test_model_usage import by_name, close, jnp_of, same_gradients
 
 
 class Counter(nn.Module):
@@ -109,13 +109,8 @@ class Checkpointed(nn.Module):
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_a_checkpoint_has_a_gradient(use_reentrant):
     """The older kind has none for `a`, whose input requires none."""
-    module, x = Checkpointed(use_reentrant), torch.randn(3, 2)
-    model = from_torch(module)
-    loss = lambda params: (model.apply(params, jnp_of(x)) ** 2).sum()  # noqa: E731
-    got = jax.jit(jax.grad(loss))(model.params)
-    (module(x) ** 2).sum().backward()
-    for name, p in module.named_parameters():
-        close(got[name], torch.zeros_like(p) if p.grad is None else p.grad)
+    module = Checkpointed(use_reentrant)
+    same_gradients(module, torch.randn(3, 2), lambda y: (y**2).sum())
     assert (module.a.weight.grad is None) == use_reentrant
 
 
@@ -398,19 +393,21 @@ def branches(m, x):
     return m.a(x) if x.sum() > 0 else m.b(x)
 
 
-def test_a_gradient_of_a_branch_that_does_not_use_all():
-    module = Counter(branches)
-    module.a, module.b = nn.Linear(3, 1), nn.Linear(3, 1)
+def keeps_and_asks(m, x):
+    m.seen = m.a(x)
+    return m.seen.tanh() if m.seen.sum() > 0 else m.b(m.seen)
+
+
+@pytest.mark.parametrize("run", [branches, keeps_and_asks])
+def test_a_gradient_of_a_branch_that_does_not_use_all(run):
+    module = Counter(run)
+    module.a, module.b, module.seen = nn.Linear(3, 3), nn.Linear(3, 3), None
     model = from_torch(module)
-    loss = lambda params, x: model.apply(params, x).sum()  # noqa: E731
+    gradient = jax.grad(lambda params, x: model.apply(params, x).sum())
+    options = {"allow_unused": True, "materialize_grads": True}
     for x in (torch.ones(3), -torch.ones(3)):
-        got = jax.jit(jax.grad(loss))(model.params, jnp_of(x))
-        grads = torch.autograd.grad(
-            module(x).sum(),
-            module.parameters(),
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        got = jax.jit(gradient)(model.params, jnp_of(x))
+        grads = torch.autograd.grad(module(x).sum(), module.parameters(), **options)
         for name, want in by_name(module, grads).items():
             close(got[name], want)
 
@@ -515,25 +512,3 @@ def test_a_cell_in_a_scan(cell, argnums, jit):
         close(got[0][name], w)
     for of_h in got[1:]:
         close(of_h, want[-1])
-
-
-def keeps_and_asks(m, x):
-    m.seen = m.a(x)
-    return m.seen.tanh() if m.seen.sum() > 0 else m.b(m.seen)
-
-
-def test_a_branch_beside_a_tensor_that_is_kept():
-    module = Counter(keeps_and_asks)
-    module.a, module.b = nn.Linear(3, 3), nn.Linear(3, 3)
-    module.seen = None
-    model = from_torch(module)
-    for x in (torch.ones(3), -torch.ones(3)):
-        got = jax.jit(jax.grad(lambda p, x: model.apply(p, x).sum()))
-        grads = torch.autograd.grad(
-            module(x).sum(),
-            module.parameters(),
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        for name, want in by_name(module, grads).items():
-            close(got(model.params, jnp_of(x))[name], want)

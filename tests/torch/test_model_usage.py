@@ -54,6 +54,21 @@ def by_name(module, grads):
     return dict(zip(dict(module.named_parameters()), grads, strict=True))
 
 
+def same_gradients(module, x, total=lambda y: y.sum(), jit=jax.jit, **options):
+    """Compare the gradients by all parameters with those of torch.
+
+    Returns:
+        The gradient, as a function of the argument.
+    """
+    model = from_torch(module, **options)
+    gradient = jit(jax.grad(lambda params, x: total(model.apply(params, x))))
+    got = gradient(model.params, jnp_of(x))
+    total(module(x)).backward()
+    for name, p in module.named_parameters():
+        close(got[name], torch.zeros_like(p) if p.grad is None else p.grad)
+    return lambda x: gradient(model.params, x)
+
+
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_forces_by_positions_and_then_by_parameters(jit):
     module, x, target = Energy(), torch.randn(5, 3), torch.randn(5, 3)
@@ -460,36 +475,17 @@ def test_a_tensor_as_an_argument():
         model.apply(model.params, torch.ones(2))
 
 
-class Lost(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-
-    def forward(self, x):
-        return self.linear(x)[torch.nonzero(x.sum(-1) > 0)[:, 0]]
-
-
 def test_what_cannot_be_traced_is_refused():
-    model = from_torch(Lost())
-    with pytest.raises(TorchRefusal, match=r"`Lost.apply` \(.*test_model_usage.py:"):
+    lost = lambda y, x: y[torch.nonzero(x.sum(-1) > 0)[:, 0]]  # noqa: E731
+    model = from_torch(models.Then(nn.Linear(2, 2), lost))
+    with pytest.raises(TorchRefusal, match=r"`Then.apply` \(.*test_model_usage.py:"):
         model.apply(model.params, jnp.ones((3, 2)))
 
 
 def test_or_runs_on_the_host():
-    class Sorted(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(2, 2)
-
-        def forward(self, x):
-            return self.linear(x) * float(x.detach().sum().numpy())
-
-    module, x = Sorted(), torch.randn(3, 2)
-    model = from_torch(module, fallback="host")
-    got = jax.jit(jax.grad(lambda p: model.apply(p, jnp_of(x)).sum()))(model.params)
-    module(x).sum().backward()
-    for name, p in module.named_parameters():
-        close(got[name], p.grad)
+    by_value = lambda y, x: y * float(x.detach().sum().numpy())  # noqa: E731
+    module = models.Then(nn.Linear(2, 2), by_value)
+    same_gradients(module, torch.randn(3, 2), fallback="host")
 
 
 def test_importing_it_imports_no_package_of_models():
@@ -510,26 +506,12 @@ def test_the_public_names():
     assert {"TorchModel", "from_torch", "compare"} <= set(jaxfn.torch.__all__)
 
 
-class Branching(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-
-    def forward(self, x):
-        y = self.linear(x)
-        return y if x.sum() > 0 else 3 * y
-
-
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_condition_on_values(sign, jit):
-    module, x = Branching(), sign * torch.ones(2)
-    model = from_torch(module)
-    loss = lambda p, x: model.apply(p, x).sum()  # noqa: E731
-    got = jit(jax.grad(loss))(model.params, jnp_of(x))
-    module(x).sum().backward()
-    for name, p in module.named_parameters():
-        close(got[name], p.grad)
+    branching = lambda y, x: y if x.sum() > 0 else 3 * y  # noqa: E731
+    module = models.Then(nn.Linear(2, 2), branching)
+    same_gradients(module, sign * torch.ones(2), jit=jit)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -548,22 +530,9 @@ def test_a_backward_with_a_condition_on_its_gradient(sign):
             (y,) = ctx.saved_tensors
             return 2 * g * y if g.sum() > 0 else 5 * g * y
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(3, 3)
-
-        def forward(self, x):
-            return Asks.apply(self.linear(x))
-
-    module, x = Net(), torch.randn(3)
-    model = from_torch(module)
-    loss = lambda p: sign * model.apply(p, jnp_of(x)).sum()  # noqa: E731
-    got = jax.jit(jax.grad(loss))(model.params)
-    (sign * module(x).sum()).backward()
-    for name, p in module.named_parameters():
-        close(got[name], p.grad)
-    assert str(jax.make_jaxpr(jax.grad(loss))(model.params)).count(" tanh ") == 1
+    module = models.Then(nn.Linear(3, 3), lambda y, _: Asks.apply(y))
+    gradient = same_gradients(module, torch.randn(3), lambda y: sign * y.sum())
+    assert str(jax.make_jaxpr(gradient)(jnp.ones(3))).count(" tanh ") == 1
 
 
 class Unknown(nn.Module):

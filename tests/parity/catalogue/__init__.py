@@ -1,6 +1,6 @@
-"""Real Functions, each written in JAX and in torch from the same mathematics.
+"""Real Functions for JAX and torch: one text for both, or two if their API differs.
 
-One module for each family; torch is imported only where its side is asked for.
+One module for each family; torch is imported only if its side is asked for.
 """
 
 from tests.parity.catalogue import (

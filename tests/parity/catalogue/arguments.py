@@ -3,49 +3,27 @@
 import jax.numpy as jnp
 
 import jaxfn
-from tests.parity.catalogue.case import Case, integers, normal
+from tests.parity.catalogue.case import Case, both, integers, normal
 
 
-class Linear(jaxfn.Function):
-    """An optional argument, and only the gradients that are needed."""
+def linear(fw):
+    class Linear(fw.Function):
+        """An optional argument, and only the gradients that are needed."""
 
-    @staticmethod
-    def forward(ctx, x, weight, bias=None):
-        ctx.save_for_backward(x, weight, bias)
-        out = x @ weight.T
-        return out if bias is None else out + bias
-
-    @staticmethod
-    def backward(ctx, g):
-        x, weight, bias = ctx.saved_tensors
-        dx = dw = db = None
-        if ctx.needs_input_grad[0]:
-            dx = g @ weight
-        if ctx.needs_input_grad[1]:
-            dw = g.T @ x
-        if bias is not None and ctx.needs_input_grad[2]:
-            db = g.sum(0)
-        return dx, dw, db
-
-
-def torch_linear(torch):
-    class Linear(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, weight, bias=None):
             ctx.save_for_backward(x, weight, bias)
-            out = x.mm(weight.t())
-            if bias is not None:
-                out += bias.unsqueeze(0).expand_as(out)
-            return out
+            out = x @ weight.T
+            return out if bias is None else out + bias
 
         @staticmethod
         def backward(ctx, g):
             x, weight, bias = ctx.saved_tensors
             dx = dw = db = None
             if ctx.needs_input_grad[0]:
-                dx = g.mm(weight)
+                dx = g @ weight
             if ctx.needs_input_grad[1]:
-                dw = g.t().mm(x)
+                dw = g.T @ x
             if bias is not None and ctx.needs_input_grad[2]:
                 db = g.sum(0)
             return dx, dw, db
@@ -53,23 +31,10 @@ def torch_linear(torch):
     return lambda x, w, b: Linear.apply(Linear.apply(x, w, b), w, None)
 
 
-class Variadic(jaxfn.Function):
-    """Any number of arrays in, saved and out; backward takes *grads."""
+def variadic(fw):
+    class Variadic(fw.Function):
+        """Any number of arrays in, saved and out; backward takes *grads."""
 
-    @staticmethod
-    def forward(ctx, scale, *xs):
-        ctx.scale, ctx.n = scale, len(xs)
-        ctx.save_for_backward(*xs)
-        return tuple(scale * x * x for x in xs)
-
-    @staticmethod
-    def backward(ctx, *grads):
-        pairs = zip(grads, ctx.saved_tensors, strict=True)
-        return None, *(2 * ctx.scale * g * x for g, x in pairs)
-
-
-def torch_variadic(torch):
-    class Variadic(torch.autograd.Function):
         @staticmethod
         def forward(ctx, scale, *xs):
             ctx.scale, ctx.n = scale, len(xs)
@@ -84,21 +49,10 @@ def torch_variadic(torch):
     return lambda *xs: Variadic.apply(0.5, *xs)
 
 
-class ManyDefaults(jaxfn.Function):
-    """More gradients than arguments were passed; keywords are torch's own trouble."""
+def many_defaults(fw):
+    class ManyDefaults(fw.Function):
+        """More gradients than arguments; keywords are torch's own trouble."""
 
-    @staticmethod
-    def forward(ctx, x, a=2.0, b=None, mode="sum", eps=1e-3):
-        ctx.a = a
-        return a * x + (eps if mode == "sum" else 0)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.a, None, None, None, None, None
-
-
-def torch_many_defaults(torch):
-    class ManyDefaults(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, a=2.0, b=None, mode="sum", eps=1e-3):
             ctx.a = a
@@ -111,31 +65,10 @@ def torch_many_defaults(torch):
     return lambda x: ManyDefaults.apply(x) * ManyDefaults.apply(x, 3.0, None, "mean")
 
 
-class MixedOutputs(jaxfn.Function):
-    """None, a string and a number among the outputs; backward gets None for them."""
+def mixed_outputs(fw):
+    class MixedOutputs(fw.Function):
+        """None, a string and a number among the outputs; backward gets None."""
 
-    @staticmethod
-    def forward(ctx, x, flag):
-        ctx.save_for_backward(x)
-        return x * x, None, "label", x.ndim, -x
-
-    @staticmethod
-    def backward(ctx, g, none, label, number, g_last):
-        assert none is None
-        assert label is None
-        assert number is None
-        (x,) = ctx.saved_tensors
-        return 2 * x * g - g_last, None
-
-
-def mixed_outputs(x):
-    square, none, label, n, minus = MixedOutputs.apply(x, True)
-    assert (none, label, n) == (None, "label", 1)
-    return square, minus
-
-
-def torch_mixed_outputs(torch):
-    class MixedOutputs(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, flag):
             ctx.save_for_backward(x)
@@ -143,32 +76,24 @@ def torch_mixed_outputs(torch):
 
         @staticmethod
         def backward(ctx, g, none, label, number, g_last):
+            assert none is None
+            assert label is None
+            assert number is None
             (x,) = ctx.saved_tensors
             return 2 * x * g - g_last, None
 
     def mixed_outputs(x):
-        square, _, _, _, minus = MixedOutputs.apply(x, True)
+        square, none, label, n, minus = MixedOutputs.apply(x, True)
+        assert (none, label, n) == (None, "label", 1)
         return square, minus
 
     return mixed_outputs
 
 
-class Broadcasting(jaxfn.Function):
-    """Gradients of the broadcast shape, which are summed to that of the argument."""
+def broadcasting(fw):
+    class Broadcasting(fw.Function):
+        """Gradients of the broadcast shape; they are summed to the argument's."""
 
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * y, g * x
-
-
-def torch_broadcasting(torch):
-    class Broadcasting(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y):
             ctx.save_for_backward(x, y)
@@ -182,43 +107,24 @@ def torch_broadcasting(torch):
     return Broadcasting.apply
 
 
-class Unmaterialized(jaxfn.Function):
-    """None for an output that nobody used."""
+def unmaterialized(fw):
+    class Unmaterialized(fw.Function):
+        """None for an output that nobody used."""
 
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x)
-        return jnp.sin(x), jnp.cos(x)
-
-    @staticmethod
-    def backward(ctx, g_sin, g_cos):
-        (x,) = ctx.saved_tensors
-        total = None
-        if g_sin is not None:
-            total = g_sin * jnp.cos(x)
-        if g_cos is not None:
-            part = -g_cos * jnp.sin(x)
-            total = part if total is None else total + part
-        return total
-
-
-def torch_unmaterialized(torch):
-    class Unmaterialized(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(x)
-            return torch.sin(x), torch.cos(x)
+            return fw.np.sin(x), fw.np.cos(x)
 
         @staticmethod
         def backward(ctx, g_sin, g_cos):
             (x,) = ctx.saved_tensors
             total = None
             if g_sin is not None:
-                total = g_sin * torch.cos(x)
+                total = g_sin * fw.np.cos(x)
             if g_cos is not None:
-                part = -g_cos * torch.sin(x)
+                part = -g_cos * fw.np.sin(x)
                 total = part if total is None else total + part
             return total
 
@@ -258,27 +164,13 @@ def torch_relu_dirty(torch):
     return lambda x: ReluDirty.apply(2 * x)
 
 
-class Guarded(jaxfn.Function):
-    """Raises if an argument that has no derivative needs one."""
+def guarded(fw):
+    class Guarded(fw.Function):
+        """Raises if an argument that has no derivative needs one."""
 
-    @staticmethod
-    def forward(ctx, x, target):
-        if ctx.needs_input_grad[1]:
-            raise ValueError("target has no gradient")
-        ctx.save_for_backward(x, target)
-        return ((x - target) ** 2).sum()
-
-    @staticmethod
-    def backward(ctx, g):
-        x, target = ctx.saved_tensors
-        return g * 2 * (x - target), None
-
-
-def torch_guarded(torch):
-    class Guarded(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, target):
-            if target.requires_grad:
+            if ctx.needs_input_grad[1]:
                 raise ValueError("target has no gradient")
             ctx.save_for_backward(x, target)
             return ((x - target) ** 2).sum()
@@ -294,39 +186,22 @@ def torch_guarded(torch):
 X = (normal(3, 4),)
 
 CASES = [
-    Case(
-        "optional_argument",
-        lambda x, w, b: Linear.apply(Linear.apply(x, w, b), w, None),
-        torch_linear,
-        (normal(3, 4), normal(4, 4), normal(4)),
-    ),
-    Case(
-        "variadic",
-        lambda *xs: Variadic.apply(0.5, *xs),
-        torch_variadic,
-        (normal(3, 4), normal(4), normal()),
-    ),
-    Case(
-        "many_defaults",
-        lambda x: ManyDefaults.apply(x) * ManyDefaults.apply(x, 3.0, None, "mean"),
-        torch_many_defaults,
-        X,
-    ),
-    Case("mixed_outputs", mixed_outputs, torch_mixed_outputs, (normal(12),)),
+    Case("optional_argument", *both(linear), (normal(3, 4), normal(4, 4), normal(4))),
+    Case("variadic", *both(variadic), (normal(3, 4), normal(4), normal())),
+    Case("many_defaults", *both(many_defaults), X),
+    Case("mixed_outputs", *both(mixed_outputs), (normal(12),)),
     Case(
         "broadcasting",
-        Broadcasting.apply,
-        torch_broadcasting,
+        *both(broadcasting),
         (normal(4), normal(3, 4)),
         exact=jnp.multiply,
     ),
     Case(
         "unmaterialized",
-        lambda x: Unmaterialized.apply(x)[0] + sum(Unmaterialized.apply(2 * x)),
-        torch_unmaterialized,
+        *both(unmaterialized),
         X,
         exact=lambda x: jnp.sin(x) + jnp.sin(2 * x) + jnp.cos(2 * x),
     ),
     Case("dirty", lambda x: ReluDirty.apply(2 * x), torch_relu_dirty, X),
-    Case("guarded", Guarded.apply, torch_guarded, (normal(4), integers(3, 4))),
+    Case("guarded", *both(guarded), (normal(4), integers(3, 4))),
 ]

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from tests.parity import frameworks
+
 Maker = Callable[[np.random.Generator], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A Function written twice, in JAX and in torch, from the same mathematics.
+    """A Function in JAX and in torch: one text (see `both`), or two.
 
     Attributes:
         name: of the case, and the seed of its inputs.
@@ -51,6 +53,17 @@ class Case:
     def rng(self, what: str, example: int) -> np.random.Generator:
         seed = [zlib.crc32(self.name.encode()), zlib.crc32(what.encode()), example]
         return np.random.default_rng(seed)
+
+
+def both(make: Callable[[Any], Callable[..., Any]]) -> tuple[Any, Any]:
+    """`jax` and `torch` of a Function whose text serves both, given the framework."""
+    return make(frameworks.Jaxfn()), lambda torch: make(frameworks.torch())
+
+
+def halves(x: Any) -> Any:
+    """The two halves of the last axis."""
+    n = x.shape[-1] // 2
+    return x[..., :n], x[..., n:]
 
 
 def cast(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -4,78 +4,41 @@ import jax
 import jax.numpy as jnp
 
 import jaxfn
-from tests.parity.catalogue.case import Case, normal
+from tests.parity.catalogue.case import Case, both, normal
 
 
-def _remember(context, x, slope):
-    context.save_for_backward(x)
-    context.options = {"slope": slope, "seen": [x.shape]}
-
-
-def _slope(context):
-    (x,) = context.saved_tensors
-    return jnp.where(x > 0, 1, context.options["slope"])
-
-
-class LeakyRelu(jaxfn.Function):
-    """ctx has another name, and goes to helper functions."""
-
-    @staticmethod
-    def forward(self, x, slope):
-        _remember(self, x, slope)
-        return jnp.where(x > 0, x, slope * x)
-
-    @staticmethod
-    def backward(self, g):
-        return g * _slope(self), None
-
-
-def torch_leaky_relu(torch):
+def leaky(fw):
     def remember(context, x, slope):
         context.save_for_backward(x)
         context.options = {"slope": slope, "seen": [x.shape]}
 
     def slope_of(context):
         (x,) = context.saved_tensors
-        return torch.ones_like(x).masked_fill(x <= 0, context.options["slope"])
+        return fw.np.where(x > 0, fw.np.ones_like(x), context.options["slope"])
 
-    class LeakyRelu(torch.autograd.Function):
+    class LeakyRelu(fw.Function):
+        """ctx has another name, and goes to helper functions."""
+
         @staticmethod
         def forward(self, x, slope):
             remember(self, x, slope)
-            return torch.where(x > 0, x, slope * x)
+            return fw.np.where(x > 0, x, slope * x)
 
         @staticmethod
         def backward(self, g):
             return g * slope_of(self), None
 
-    return lambda x: LeakyRelu.apply(x, 0.1)
+    return LeakyRelu
 
 
-class SomePaths(jaxfn.Function):
-    """Attributes that exist on some paths only."""
-
-    @staticmethod
-    def forward(ctx, x, weight=None):
-        ctx.save_for_backward(x, weight)
-        if weight is not None:
-            ctx.weighted = True
-            return x * weight
-        ctx.factor = 2.0
-        return x * ctx.factor
-
-    @staticmethod
-    def backward(ctx, g):
-        x, weight = ctx.saved_tensors
-        if not getattr(ctx, "weighted", False):
-            assert hasattr(ctx, "factor")
-            return g * ctx.factor
-        assert not hasattr(ctx, "factor")
-        return g * weight, g * x
+def leaky_relu(fw):
+    return lambda x: leaky(fw).apply(x, 0.1)
 
 
-def torch_some_paths(torch):
-    class SomePaths(torch.autograd.Function):
+def some_paths(fw):
+    class SomePaths(fw.Function):
+        """Attributes that exist on some paths only."""
+
         @staticmethod
         def forward(ctx, x, weight=None):
             ctx.save_for_backward(x, weight)
@@ -89,33 +52,18 @@ def torch_some_paths(torch):
         def backward(ctx, g):
             x, weight = ctx.saved_tensors
             if not getattr(ctx, "weighted", False):
+                assert hasattr(ctx, "factor")
                 return g * ctx.factor
+            assert not hasattr(ctx, "factor")
             return g * weight, g * x
 
     return lambda x, w: SomePaths.apply(SomePaths.apply(x, w))
 
 
-class WritesInBackward(jaxfn.Function):
-    """Backward counts, replaces and deletes attributes."""
+def writes_in_backward(fw):
+    class WritesInBackward(fw.Function):
+        """Backward counts, replaces and deletes attributes."""
 
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.x, ctx.y, ctx.calls = x, y, 0
-        ctx.cache = {}
-        return x * y
-
-    @staticmethod
-    def backward(ctx, g):
-        ctx.calls += 1
-        ctx.cache["gx"] = g * ctx.y
-        x = ctx.x
-        del ctx.x
-        ctx.y = None
-        return ctx.cache.pop("gx") * ctx.calls, g * x
-
-
-def torch_writes_in_backward(torch):
-    class WritesInBackward(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y):
             ctx.x, ctx.y, ctx.calls = x, y, 0
@@ -134,72 +82,47 @@ def torch_writes_in_backward(torch):
     return WritesInBackward.apply
 
 
-class OnCtx(jaxfn.Function):
-    """Arrays on ctx in lists and dicts, next to functions and strings."""
+def on_ctx(fw):
+    class OnCtx(fw.Function):
+        """Arrays on ctx in lists and dicts, next to functions and strings."""
 
-    @staticmethod
-    def forward(ctx, x, mode):
-        ctx.steps = [x, jnp.sin(x)]
-        ctx.info = {"mode": mode, "inner": {"cos": jnp.cos(x)}, "rule": jnp.multiply}
-        return ctx.steps[0] * ctx.steps[1]
-
-    @staticmethod
-    def backward(ctx, g):
-        x, sin = ctx.steps
-        assert ctx.info["mode"] == "product"
-        return ctx.info["rule"](g, sin + x * ctx.info["inner"]["cos"]), None
-
-
-def torch_on_ctx(torch):
-    class OnCtx(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, mode):
-            ctx.steps = [x, x.sin()]
-            ctx.info = {"mode": mode, "inner": {"cos": x.cos()}, "rule": torch.mul}
+            ctx.steps = [x, fw.np.sin(x)]
+            ctx.info = {
+                "mode": mode,
+                "inner": {"cos": fw.np.cos(x)},
+                "rule": fw.np.multiply,
+            }
             return ctx.steps[0] * ctx.steps[1]
 
         @staticmethod
         def backward(ctx, g):
             x, sin = ctx.steps
+            assert ctx.info["mode"] == "product"
             return ctx.info["rule"](g, sin + x * ctx.info["inner"]["cos"]), None
 
     return lambda x: OnCtx.apply(x, "product")
 
 
-class InnerGradient(jaxfn.Function):
-    """Differentiates inside forward; backward calls the function that is on ctx."""
-
-    @staticmethod
-    def forward(ctx, energy, x, w):
-        out, ctx.pull = jax.vjp(energy, x, w)
-        return out
-
-    @staticmethod
-    def backward(ctx, g):
-        return None, *ctx.pull(g)
+def energy(np):
+    return lambda x, w: (np.tanh(x @ w) ** 2).sum(-1)
 
 
-def _energy(x, w):
-    return (jnp.tanh(x @ w) ** 2).sum(-1)
+def inner_gradient(fw):
+    class InnerGradient(fw.Function):
+        """Differentiates inside forward; backward calls the function that is on ctx."""
 
-
-def torch_inner_gradient(torch):
-    class InnerGradient(torch.autograd.Function):
         @staticmethod
         def forward(ctx, energy, x, w):
-            with torch.enable_grad():
-                ctx.inner = x.detach().requires_grad_(), w.detach().requires_grad_()
-                ctx.out = energy(*ctx.inner)
-            return ctx.out.detach()
+            out, ctx.pull = fw.pullback(energy, x, w)
+            return out
 
         @staticmethod
         def backward(ctx, g):
-            return None, *torch.autograd.grad(ctx.out, ctx.inner, g)
+            return None, *ctx.pull(g)
 
-    def energy(x, w):
-        return (torch.tanh(x @ w) ** 2).sum(-1)
-
-    return lambda x, w: InnerGradient.apply(energy, x, w)
+    return lambda x, w: InnerGradient.apply(energy(fw.np), x, w)
 
 
 class FullScale(jaxfn.Function):
@@ -233,129 +156,70 @@ def torch_full_scale(torch):
     return FullScale.apply
 
 
-class Borrowed(jaxfn.Function):
-    """Calls the rules of another Function with its own ctx."""
+def borrowed(fw):
+    lender = leaky(fw)
 
-    @staticmethod
-    def forward(ctx, x, slope):
-        ctx.sign = -1
-        return ctx.sign * LeakyRelu.forward(ctx, x, slope)
+    class Borrowed(fw.Function):
+        """Calls the rules of another Function with its own ctx."""
 
-    @staticmethod
-    def backward(ctx, g):
-        return LeakyRelu.backward(ctx, ctx.sign * g)
-
-
-def torch_borrowed(torch):
-    class Leaky(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, slope):
-            ctx.save_for_backward(x)
-            ctx.slope = slope
-            return torch.where(x > 0, x, slope * x)
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return torch.where(x > 0, g, ctx.slope * g), None
-
-    class Borrowed(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, slope):
             ctx.sign = -1
-            return ctx.sign * Leaky.forward(ctx, x, slope)
+            return ctx.sign * lender.forward(ctx, x, slope)
 
         @staticmethod
         def backward(ctx, g):
-            return Leaky.backward(ctx, ctx.sign * g)
+            return lender.backward(ctx, ctx.sign * g)
 
     return lambda x: Borrowed.apply(x, 0.2)
 
 
-class Placeholders(jaxfn.Function):
-    """Saves None, an empty array and a mask of small integers among others."""
+def placeholders(fw):
+    class Placeholders(fw.Function):
+        """Saves None, an empty array and a mask of small integers among others."""
 
-    @staticmethod
-    def forward(ctx, x, y, keep_y):
-        mask = (x > y).astype(jnp.int8)
-        empty = jnp.zeros(0, x.dtype)
-        ctx.save_for_backward(x, y if keep_y else empty, None, mask)
-        return mask * x * (y if keep_y else 1)
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y, none, mask = ctx.saved_tensors
-        assert none is None
-        if y.size == 0:
-            return g * mask, None, None
-        return g * mask * y, g * mask * x, None
-
-
-def torch_placeholders(torch):
-    class Placeholders(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y, keep_y):
-            mask = (x > y).to(torch.int8)
-            empty = x.new_empty(0)
+            mask = fw.cast(x > y, "int8")
+            empty = fw.np.zeros(0, dtype=x.dtype)
             ctx.save_for_backward(x, y if keep_y else empty, None, mask)
             return mask * x * (y if keep_y else 1)
 
         @staticmethod
         def backward(ctx, g):
-            x, y, _, mask = ctx.saved_tensors
-            if y.numel() == 0:
+            x, y, none, mask = ctx.saved_tensors
+            assert none is None
+            if len(y) == 0:
                 return g * mask, None, None
             return g * mask * y, g * mask * x, None
 
-    def both(x, y):
+    def twice(x, y):
         return Placeholders.apply(x, y, True), Placeholders.apply(x, y, False)
 
-    return both
+    return twice
 
 
 X = (normal(3, 4),)
 
 CASES = [
-    Case("ctx_to_helpers", lambda x: LeakyRelu.apply(x, 0.1), torch_leaky_relu, X),
-    Case(
-        "some_paths",
-        lambda x, w: SomePaths.apply(SomePaths.apply(x, w)),
-        torch_some_paths,
-        (normal(3, 4), normal(3, 4)),
-    ),
+    Case("ctx_to_helpers", *both(leaky_relu), X),
+    Case("some_paths", *both(some_paths), (normal(3, 4), normal(3, 4))),
     Case(
         "writes_in_backward",
-        WritesInBackward.apply,
-        torch_writes_in_backward,
+        *both(writes_in_backward),
         (normal(3, 4), normal(3, 4)),
         exact=jnp.multiply,
     ),
     # Intermediate values on ctx: torch loses their derivative.
-    Case(
-        "on_ctx",
-        lambda x: OnCtx.apply(x, "product"),
-        torch_on_ctx,
-        X,
-        second=False,
-        exact=lambda x: x * jnp.sin(x),
-    ),
+    Case("on_ctx", *both(on_ctx), X, second=False, exact=lambda x: x * jnp.sin(x)),
     Case(
         "inner_gradient",
-        lambda x, w: InnerGradient.apply(_energy, x, w),
-        torch_inner_gradient,
+        *both(inner_gradient),
         (normal(3, 4), normal(4, 4)),
         second=False,
-        exact=_energy,
+        exact=energy(jnp),
     ),
     Case("full_scale", FullScale.apply, torch_full_scale, (normal(12),), concrete=True),
-    Case("borrowed_rules", lambda x: Borrowed.apply(x, 0.2), torch_borrowed, X),
-    Case(
-        "placeholders",
-        lambda x, y: (
-            Placeholders.apply(x, y, True),
-            Placeholders.apply(x, y, False),
-        ),
-        torch_placeholders,
-        (normal(3, 4), normal(3, 4)),
-    ),
+    Case("borrowed_rules", *both(borrowed), X),
+    Case("placeholders", *both(placeholders), (normal(3, 4), normal(3, 4))),
 ]

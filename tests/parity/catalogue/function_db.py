@@ -125,13 +125,7 @@ CASES = [
         second=False,  # once_differentiable
     ),
     Case("DB-05", lambda x: NumpySort.apply(x, 1), torch_sort, ROWS, forward=True),
-    Case(
-        "DB-06",
-        _take(NumpyTake.apply),
-        original("NumpyTake", 1),
-        TAKE,
-        forward=True,
-    ),
+    Case("DB-06", _take(NumpyTake.apply), original("NumpyTake", 1), TAKE, forward=True),
     Case(
         "DB-07",
         lambda x: Select.apply(x, 2),

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jax import lax
 
 import jaxfn
 from tests.parity.catalogue.case import (
     Case,
+    both,
     complex_normal,
     normal,
     positive_definite,
@@ -16,69 +16,36 @@ from tests.parity.catalogue.case import (
 )
 
 
-class MatrixRoot(jaxfn.Function):
-    """The square root S of a positive definite matrix. Its gradient G solves Lyapunov's
-    equation S G + G S = g, as a system in the elements of G."""
+def matrix_root(fw):
+    class MatrixRoot(fw.Function):
+        """The square root S of a positive definite matrix. Its gradient G solves
+        Lyapunov's equation S G + G S = g, as a system in the elements of G."""
 
-    @staticmethod
-    def forward(ctx, a):
-        values, vectors = jnp.linalg.eigh(a)
-        root = (vectors * jnp.sqrt(values)) @ vectors.T
-        ctx.save_for_backward(root)
-        return root
-
-    @staticmethod
-    def backward(ctx, g):
-        (root,) = ctx.saved_tensors
-        one = jnp.eye(len(root), dtype=root.dtype)
-        system = jnp.kron(root, one) + jnp.kron(one, root)
-        return jnp.linalg.solve(system, g.reshape(-1)).reshape(g.shape)
-
-
-def torch_matrix_root(torch):
-    class MatrixRoot(torch.autograd.Function):
         @staticmethod
         def forward(ctx, a):
-            values, vectors = torch.linalg.eigh(a)
-            root = (vectors * values.sqrt()) @ vectors.T
+            values, vectors = fw.np.linalg.eigh(a)
+            root = (vectors * fw.np.sqrt(values)) @ vectors.T
             ctx.save_for_backward(root)
             return root
 
         @staticmethod
         def backward(ctx, g):
-            root = ctx.saved_tensors[0].contiguous()
-            one = torch.eye(len(root), dtype=root.dtype)
-            system = torch.kron(root, one) + torch.kron(one, root)
-            return torch.linalg.solve(system, g.reshape(-1)).reshape(g.shape)
+            (root,) = ctx.saved_tensors
+            one = fw.np.eye(len(root), dtype=root.dtype)
+            system = fw.np.kron(root, one) + fw.np.kron(one, root)
+            return fw.np.linalg.solve(system, g.reshape(-1)).reshape(g.shape)
 
     return MatrixRoot.apply
 
 
-class FixedPoint(jaxfn.Function):
-    """z = tanh(z w + x): a layer of infinite depth. Backward solves for what all
-    depths together send back."""
+def fixed_point(fw):
+    class FixedPoint(fw.Function):
+        """z = tanh(z w + x): a layer of infinite depth. Backward solves for what all
+        depths together send back."""
 
-    @staticmethod
-    def forward(ctx, x, w):
-        z = lax.fori_loop(0, 60, lambda _, z: jnp.tanh(z @ w + x), jnp.zeros_like(x))
-        ctx.save_for_backward(z, w)
-        return z
-
-    @staticmethod
-    def backward(ctx, g):
-        z, w = ctx.saved_tensors
-        slope = 1 - z * z
-        u = jnp.linalg.solve(jnp.eye(len(z), dtype=z.dtype) - w * slope, g)
-        return u * slope, jnp.outer(z, u * slope)
-
-
-def torch_fixed_point(torch):
-    class FixedPoint(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, w):
-            z = torch.zeros_like(x)
-            for _ in range(60):
-                z = torch.tanh(z @ w + x)
+            z = fw.repeat(60, lambda z: fw.np.tanh(z @ w + x), fw.np.zeros_like(x))
             ctx.save_for_backward(z, w)
             return z
 
@@ -86,56 +53,32 @@ def torch_fixed_point(torch):
         def backward(ctx, g):
             z, w = ctx.saved_tensors
             slope = 1 - z * z
-            u = torch.linalg.solve(torch.eye(len(z), dtype=z.dtype) - w * slope, g)
-            return u * slope, torch.outer(z, u * slope)
+            u = fw.np.linalg.solve(fw.np.eye(len(z), dtype=z.dtype) - w * slope, g)
+            return u * slope, fw.np.outer(z, u * slope)
 
     return lambda x, w: FixedPoint.apply(x, w / 4)
 
 
-class QuadraticProgram(jaxfn.Function):
-    """The x that minimises x q x / 2 + p x where a x <= b.
+def quadratic_program(fw):
+    class QuadraticProgram(fw.Function):
+        """The x that minimises x q x / 2 + p x where a x <= b.
 
-    The multipliers are found by turns, each with the others held; they are an output,
-    too. Backward differentiates the conditions of Karush, Kuhn and Tucker.
-    """
+        The multipliers are found by turns, each with the others held; they are an
+        output, too. Backward differentiates the conditions of Karush, Kuhn and Tucker.
+        """
 
-    @staticmethod
-    def forward(ctx, q, p, a, b):
-        inverse = jnp.linalg.inv(q)
-        h, d = a @ inverse @ a.T, b + a @ inverse @ p
-
-        def turn(_, m):
-            for i in range(len(b)):
-                m = m.at[i].set(jnp.maximum(0, m[i] - (h[i] @ m + d[i]) / h[i, i]))
-            return m
-
-        m = lax.fori_loop(0, 200, turn, jnp.zeros_like(b))
-        x = -inverse @ (p + a.T @ m)
-        ctx.save_for_backward(q, a, x, m)
-        return x, m
-
-    @staticmethod
-    def backward(ctx, gx, gm):
-        q, a, x, m = ctx.saved_tensors
-        # d/dx, d/dm of (q x + p + a m, active (a x - b) + (1 - active) m)
-        active = (m > 0).astype(m.dtype)
-        lower = jnp.concatenate([active[:, None] * a, jnp.diag(1 - active)], 1)
-        system = jnp.concatenate([jnp.concatenate([q, a.T], 1), lower])
-        u = -jnp.linalg.solve(system.T, jnp.concatenate([gx, gm]))
-        ux, um = u[: len(x)], u[len(x) :] * active
-        return jnp.outer(ux, x), ux, jnp.outer(um, x) + jnp.outer(m, ux), -um
-
-
-def torch_quadratic_program(torch):
-    class QuadraticProgram(torch.autograd.Function):
         @staticmethod
         def forward(ctx, q, p, a, b):
-            inverse = torch.linalg.inv(q)
+            inverse = fw.np.linalg.inv(q)
             h, d = a @ inverse @ a.T, b + a @ inverse @ p
-            m = torch.zeros_like(b)
-            for _ in range(200):
+
+            def turn(m):
                 for i in range(len(b)):
-                    m[i] = (m[i] - (h[i] @ m + d[i]) / h[i, i]).clamp(min=0)
+                    new = fw.np.clip(m[i] - (h[i] @ m + d[i]) / h[i, i], 0)
+                    m = fw.np.concatenate([m[:i], new[None], m[i + 1 :]])
+                return m
+
+            m = fw.repeat(200, turn, fw.np.zeros_like(b))
             x = -inverse @ (p + a.T @ m)
             ctx.save_for_backward(q, a, x, m)
             return x, m
@@ -143,12 +86,14 @@ def torch_quadratic_program(torch):
         @staticmethod
         def backward(ctx, gx, gm):
             q, a, x, m = ctx.saved_tensors
-            active = (m > 0).to(m)
-            lower = torch.cat([active[:, None] * a, torch.diag(1 - active)], 1)
-            system = torch.cat([torch.cat([q, a.T], 1), lower])
-            u = -torch.linalg.solve(system.T, torch.cat([gx, gm]))
-            ux, um = u[: len(x)], u[len(x) :] * active
-            return torch.outer(ux, x), ux, torch.outer(um, x) + torch.outer(m, ux), -um
+            # d/dx, d/dm of (q x + p + a m, active (a x - b) + (1 - active) m)
+            active = fw.np.ones_like(m) * (m > 0)
+            lower = [active[:, None] * a, fw.np.diag(1 - active)]
+            upper = fw.np.concatenate([q, a.T], 1)
+            system = fw.np.concatenate([upper, fw.np.concatenate(lower, 1)])
+            u = -fw.np.linalg.solve(system.T, fw.np.concatenate([gx, gm]))
+            ux, um, outer = u[: len(x)], u[len(x) :] * active, fw.np.outer
+            return outer(ux, x), ux, outer(um, x) + outer(m, ux), -um
 
     return QuadraticProgram.apply
 
@@ -193,28 +138,15 @@ def torch_scipy_solve(torch):
     return ScipySolve.apply
 
 
-class LogDet(jaxfn.Function):
-    """Keeps the inverse on ctx; no gradient where none is needed."""
+def log_det(fw):
+    class LogDet(fw.Function):
+        """Keeps the inverse on ctx; no gradient where none is needed."""
 
-    @staticmethod
-    def forward(ctx, a):
-        sign, out = jnp.linalg.slogdet(a)
-        ctx.mark_non_differentiable(sign)
-        ctx.inverse = jnp.linalg.inv(a)
-        return sign, out
-
-    @staticmethod
-    def backward(ctx, _, g):
-        return g * ctx.inverse.T
-
-
-def torch_log_det(torch):
-    class LogDet(torch.autograd.Function):
         @staticmethod
         def forward(ctx, a):
-            sign, out = torch.linalg.slogdet(a)
+            sign, out = fw.np.linalg.slogdet(a)
             ctx.mark_non_differentiable(sign)
-            ctx.inverse = torch.linalg.inv(a)
+            ctx.inverse = fw.np.linalg.inv(a)
             return sign, out
 
         @staticmethod
@@ -224,26 +156,14 @@ def torch_log_det(torch):
     return LogDet.apply
 
 
-class Phase(jaxfn.Function):
-    """The angle of complex numbers; the gradient in torch's convention."""
+def phase(fw):
+    class Phase(fw.Function):
+        """The angle of complex numbers; the gradient in torch's convention."""
 
-    @staticmethod
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return jnp.angle(z)
-
-    @staticmethod
-    def backward(ctx, g):
-        (z,) = ctx.saved_tensors
-        return g * 1j * z / (z.real**2 + z.imag**2)
-
-
-def torch_phase(torch):
-    class Phase(torch.autograd.Function):
         @staticmethod
         def forward(ctx, z):
             ctx.save_for_backward(z)
-            return z.angle()
+            return fw.np.angle(z)
 
         @staticmethod
         def backward(ctx, g):
@@ -253,27 +173,13 @@ def torch_phase(torch):
     return Phase.apply
 
 
-class UnitPhase(jaxfn.Function):
-    """z / |z|: complex in and out, and not holomorphic."""
+def unit_phase(fw):
+    class UnitPhase(fw.Function):
+        """z / |z|: complex in and out, and not holomorphic."""
 
-    @staticmethod
-    def forward(ctx, z):
-        unit = z / jnp.abs(z)
-        ctx.save_for_backward(z, unit)
-        return unit
-
-    @staticmethod
-    def backward(ctx, g):
-        z, unit = ctx.saved_tensors
-        across = (g * unit.conj()).imag
-        return 1j * unit * across / jnp.abs(z)
-
-
-def torch_unit_phase(torch):
-    class UnitPhase(torch.autograd.Function):
         @staticmethod
         def forward(ctx, z):
-            unit = z / z.abs()
+            unit = z / fw.np.abs(z)
             ctx.save_for_backward(z, unit)
             return unit
 
@@ -281,60 +187,38 @@ def torch_unit_phase(torch):
         def backward(ctx, g):
             z, unit = ctx.saved_tensors
             across = (g * unit.conj()).imag
-            return 1j * unit * across / z.abs()
+            return 1j * unit * across / fw.np.abs(z)
 
     return UnitPhase.apply
 
 
-class FourierProduct(jaxfn.Function):
-    """Circular convolution; the complex spectra are kept on ctx, in a dict."""
+def fourier_product(fw):
+    class FourierProduct(fw.Function):
+        """Circular convolution; the complex spectra are kept on ctx, in a dict."""
 
-    @staticmethod
-    def forward(ctx, x, kernel):
-        ctx.spectra = {"x": jnp.fft.rfft(x), "kernel": jnp.fft.rfft(kernel)}
-        ctx.n = x.shape[-1]
-        return jnp.fft.irfft(ctx.spectra["x"] * ctx.spectra["kernel"], ctx.n)
-
-    @staticmethod
-    def backward(ctx, g):
-        spectrum = jnp.fft.rfft(g)
-        return (
-            jnp.fft.irfft(spectrum * ctx.spectra["kernel"].conj(), ctx.n),
-            jnp.fft.irfft(spectrum * ctx.spectra["x"].conj(), ctx.n),
-        )
-
-
-def torch_fourier_product(torch):
-    class FourierProduct(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, kernel):
-            ctx.spectra = {"x": torch.fft.rfft(x), "kernel": torch.fft.rfft(kernel)}
+            ctx.spectra = {"x": fw.np.fft.rfft(x), "kernel": fw.np.fft.rfft(kernel)}
             ctx.n = x.shape[-1]
-            return torch.fft.irfft(ctx.spectra["x"] * ctx.spectra["kernel"], ctx.n)
+            return fw.np.fft.irfft(ctx.spectra["x"] * ctx.spectra["kernel"], ctx.n)
 
         @staticmethod
         def backward(ctx, g):
-            spectrum = torch.fft.rfft(g)
+            spectrum = fw.np.fft.rfft(g)
             return (
-                torch.fft.irfft(spectrum * ctx.spectra["kernel"].conj(), ctx.n),
-                torch.fft.irfft(spectrum * ctx.spectra["x"].conj(), ctx.n),
+                fw.np.fft.irfft(spectrum * ctx.spectra["kernel"].conj(), ctx.n),
+                fw.np.fft.irfft(spectrum * ctx.spectra["x"].conj(), ctx.n),
             )
 
     return FourierProduct.apply
 
 
 CASES = [
-    Case("matrix_root", MatrixRoot.apply, torch_matrix_root, (positive_definite(3),)),
-    Case(
-        "fixed_point",
-        lambda x, w: FixedPoint.apply(x, w / 4),
-        torch_fixed_point,
-        (normal(4), uniform(-1, 1, 4, 4)),
-    ),
+    Case("matrix_root", *both(matrix_root), (positive_definite(3),)),
+    Case("fixed_point", *both(fixed_point), (normal(4), uniform(-1, 1, 4, 4))),
     Case(
         "quadratic_program",
-        QuadraticProgram.apply,
-        torch_quadratic_program,
+        *both(quadratic_program),
         (positive_definite(3), normal(3), normal(2, 3), uniform(-0.5, 0.5, 2)),
     ),
     Case(
@@ -346,24 +230,21 @@ CASES = [
     ),
     Case(
         "log_det",
-        LogDet.apply,
-        torch_log_det,
+        *both(log_det),
         (positive_definite(3),),
         second=False,  # the inverse is an intermediate value
         exact=lambda a: tuple(jnp.linalg.slogdet(a)),
     ),
-    Case("phase", Phase.apply, torch_phase, (complex_normal(6),), exact=jnp.angle),
+    Case("phase", *both(phase), (complex_normal(6),), exact=jnp.angle),
     Case(
         "unit_phase",
-        UnitPhase.apply,
-        torch_unit_phase,
+        *both(unit_phase),
         (complex_normal(6),),
         exact=lambda z: z / jnp.abs(z),
     ),
     Case(
         "fourier_product",
-        FourierProduct.apply,
-        torch_fourier_product,
+        *both(fourier_product),
         (normal(6), normal(6)),
         second=False,  # the spectra are intermediate values
         exact=lambda x, k: jnp.fft.irfft(jnp.fft.rfft(x) * jnp.fft.rfft(k), 6),

@@ -2,90 +2,46 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-import jaxfn
-from tests.parity.catalogue.case import Case, integers, normal
-
-
-class Sparsemax(jaxfn.Function):
-    """The point of the simplex that is nearest."""
-
-    @staticmethod
-    def forward(ctx, x, dim=-1):
-        ctx.dim = dim
-        ordered = -jnp.sort(-x, axis=dim)
-        sums = jnp.cumsum(ordered, axis=dim) - 1
-        rank = jnp.arange(1, x.shape[dim] + 1, dtype=x.dtype)
-        size = (rank * ordered > sums).sum(dim, keepdims=True)
-        level = jnp.take_along_axis(sums, size - 1, axis=dim) / size
-        out = jnp.maximum(x - level, 0)
-        ctx.save_for_backward(size, out)
-        return out
-
-    @staticmethod
-    def backward(ctx, g):
-        size, out = ctx.saved_tensors
-        support = out > 0
-        mean = (g * support).sum(ctx.dim, keepdims=True) / size
-        return support * (g - mean), None
+from tests.parity import frameworks
+from tests.parity.catalogue.case import Case, both, integers, normal
 
 
-def torch_sparsemax(torch):
-    class Sparsemax(torch.autograd.Function):
+def sparsemax(fw):
+    class Sparsemax(fw.Function):
+        """The point of the simplex that is nearest."""
+
         @staticmethod
         def forward(ctx, x, dim=-1):
             ctx.dim = dim
-            ordered, _ = x.sort(dim, descending=True)
-            sums = ordered.cumsum(dim) - 1
-            rank = torch.arange(1, x.size(dim) + 1, dtype=x.dtype)
-            size = (rank * ordered > sums).sum(dim, keepdim=True)
-            level = sums.gather(dim, size - 1) / size.to(x)
-            out = torch.clamp(x - level, min=0)
+            order = fw.np.argsort(-x, dim)
+            ordered = fw.take(x, order, dim)
+            sums = fw.np.cumsum(ordered, dim) - 1
+            rank = fw.np.arange(1, x.shape[dim] + 1, dtype=x.dtype)
+            size = (rank * ordered > sums).sum(dim, keepdims=True)
+            level = fw.take(sums, size - 1, dim) / size
+            out = fw.np.clip(x - level, 0)
             ctx.save_for_backward(size, out)
             return out
 
         @staticmethod
         def backward(ctx, g):
             size, out = ctx.saved_tensors
-            grad = g.clone()
-            grad[out == 0] = 0
-            mean = grad.sum(ctx.dim, keepdim=True) / size.to(g)
-            return torch.where(out != 0, grad - mean, torch.zeros_like(g)), None
+            support = out > 0
+            mean = (g * support).sum(ctx.dim, keepdims=True) / size
+            return support * (g - mean), None
 
     return Sparsemax.apply
 
 
-class LogSumExp(jaxfn.Function):
-    """Saves its input and its output; both modes."""
+def log_sum_exp(fw):
+    class LogSumExp(fw.Function):
+        """Of the last axis. Saves its input and its output; both modes."""
 
-    @staticmethod
-    def forward(ctx, x, dim):
-        top = x.max(dim, keepdims=True)
-        out = jnp.log(jnp.exp(x - top).sum(dim)) + top.squeeze(dim)
-        ctx.save_for_backward(x, out)
-        ctx.save_for_forward(x, out)
-        ctx.dim = dim
-        return out
-
-    @staticmethod
-    def backward(ctx, g):
-        x, out = ctx.saved_tensors
-        softmax = jnp.exp(x - jnp.expand_dims(out, ctx.dim))
-        return jnp.expand_dims(g, ctx.dim) * softmax, None
-
-    @staticmethod
-    def jvp(ctx, t, _):
-        x, out = ctx.saved_tensors
-        return (t * jnp.exp(x - jnp.expand_dims(out, ctx.dim))).sum(ctx.dim)
-
-
-def torch_log_sum_exp(torch):
-    class LogSumExp(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, dim):
-            top = x.amax(dim, keepdim=True)
-            out = (x - top).exp().sum(dim).log() + top.squeeze(dim)
+            top = fw.np.amax(x, dim)
+            out = fw.np.log(fw.np.exp(x - top[..., None]).sum(dim)) + top
             ctx.save_for_backward(x, out)
             ctx.save_for_forward(x, out)
             ctx.dim = dim
@@ -94,119 +50,73 @@ def torch_log_sum_exp(torch):
         @staticmethod
         def backward(ctx, g):
             x, out = ctx.saved_tensors
-            return g.unsqueeze(ctx.dim) * (x - out.unsqueeze(ctx.dim)).exp(), None
+            softmax = fw.np.exp(x - out[..., None])
+            return g[..., None] * softmax, None
 
         @staticmethod
         def jvp(ctx, t, _):
             x, out = ctx.saved_tensors
-            return (t * (x - out.unsqueeze(ctx.dim)).exp()).sum(ctx.dim)
+            return (t * fw.np.exp(x - out[..., None])).sum(ctx.dim)
 
-    return lambda x: LogSumExp.apply(x, 1)
+    return lambda x: LogSumExp.apply(x, -1)
 
 
 _FAR = -1e30  # the log of nothing, which can still be subtracted
 
 
-def _forward_scores(logp):
+def forward_scores(fw, logp):
     """Scores of all ways to reach a state that stay or go on by one at each step."""
 
     def step(score, row):
-        before = jnp.concatenate([jnp.full(1, _FAR, row.dtype), score[:-1]])
-        score = jnp.logaddexp(score, before) + row
-        return score, score
+        before = fw.np.concatenate([fw.np.full_like(score[:1], _FAR), score[:-1]])
+        score = fw.np.logaddexp(score, before) + row[0]
+        return score, (score,)
 
-    first = jnp.where(jnp.arange(logp.shape[1]) == 0, logp[0], _FAR)
-    last, rest = lax.scan(step, first, logp[1:])
-    return jnp.concatenate([first[None], rest]), last[-1]
-
-
-class Alignment(jaxfn.Function):
-    """Minus the log of the sum over all monotone paths from the first to the last
-    state, as in CTC without blanks. The gradient is known in forward: minus the
-    probability that a path goes through a state."""
-
-    @staticmethod
-    def forward(ctx, logp):
-        alpha, total = _forward_scores(logp)
-        beta, _ = _forward_scores(logp[::-1, ::-1])
-        ctx.save_for_backward(-jnp.exp(alpha + beta[::-1, ::-1] - logp - total))
-        return -total
-
-    @staticmethod
-    def backward(ctx, g):
-        (grad,) = ctx.saved_tensors
-        return g * grad
+    far = fw.np.full_like(logp[0, 1:], _FAR)
+    first = fw.np.concatenate([logp[0, :1], far])
+    last, (rest,) = fw.scan(step, first, (logp[1:],))
+    return fw.np.concatenate([first[None], rest]), last[-1]
 
 
-def torch_alignment(torch):
-    def forward_scores(logp):
-        score = torch.full_like(logp[0], _FAR)
-        score[0] = logp[0, 0]
-        scores = [score]
-        for row in logp[1:]:
-            before = torch.full_like(score, _FAR)
-            before[1:] = score[:-1]
-            score = torch.logaddexp(score, before) + row
-            scores.append(score)
-        return torch.stack(scores), score[-1]
+def alignment(fw):
+    class Alignment(fw.Function):
+        """Minus the log of the sum over all monotone paths from the first to the last
+        state, as in CTC without blanks. The gradient is known in forward: minus the
+        probability that a path goes through a state."""
 
-    class Alignment(torch.autograd.Function):
         @staticmethod
         def forward(ctx, logp):
-            alpha, total = forward_scores(logp)
-            beta, _ = forward_scores(logp.flip(0, 1))
-            grad = -(alpha + beta.flip(0, 1) - logp - total).exp()
-            ctx.save_for_backward(grad)
+            alpha, total = forward_scores(fw, logp)
+            beta = fw.np.flip(forward_scores(fw, fw.np.flip(logp, (0, 1)))[0], (0, 1))
+            ctx.save_for_backward(-fw.np.exp(alpha + beta - logp - total))
             return -total
 
         @staticmethod
         def backward(ctx, g):
-            return g * ctx.saved_tensors[0]
+            (grad,) = ctx.saved_tensors
+            return g * grad
 
-    return lambda x: Alignment.apply(x.log_softmax(1))
-
-
-class LinearCrossEntropy(jaxfn.Function):
-    """Mean cross entropy of x @ w, a few rows at a time, so that the logits of all
-    rows never exist together; forward computes the gradients too."""
-
-    @staticmethod
-    def forward(ctx, x, w, targets, chunk):
-        n = x.shape[0]
-        loss, dw, dx = jnp.zeros((), x.dtype), jnp.zeros_like(w), []
-        for start in range(0, n, chunk):
-            rows, labels = x[start : start + chunk], targets[start : start + chunk]
-            logp = jax.nn.log_softmax(rows @ w)
-            hot = jax.nn.one_hot(labels, w.shape[1], dtype=x.dtype)
-            loss -= (logp * hot).sum() / n
-            dlogits = (jnp.exp(logp) - hot) / n
-            dx.append(dlogits @ w.T)
-            dw += rows.T @ dlogits
-        ctx.save_for_backward(jnp.concatenate(dx), dw)
-        return loss
-
-    @staticmethod
-    def backward(ctx, g):
-        dx, dw = ctx.saved_tensors
-        return g * dx, g * dw, None, None
+    return lambda x: Alignment.apply(fw.nn.log_softmax(x, 1))
 
 
-def torch_linear_cross_entropy(torch):
-    class LinearCrossEntropy(torch.autograd.Function):
+def linear_cross_entropy(fw):
+    class LinearCrossEntropy(fw.Function):
+        """Mean cross entropy of x @ w, a few rows at a time, so that the logits of all
+        rows never exist together; forward computes the gradients too."""
+
         @staticmethod
         def forward(ctx, x, w, targets, chunk):
             n = x.shape[0]
-            loss, dx, dw = x.new_zeros(()), torch.empty_like(x), torch.zeros_like(w)
+            loss, dw, dx = 0.0, fw.np.zeros_like(w), []
             for start in range(0, n, chunk):
                 rows, labels = x[start : start + chunk], targets[start : start + chunk]
-                logp = (rows @ w).log_softmax(1)
-                loss -= logp.gather(1, labels[:, None]).sum() / n
-                dlogits = logp.exp()
-                dlogits[torch.arange(len(rows)), labels] -= 1
-                dlogits /= n
-                dx[start : start + chunk] = dlogits @ w.T
-                dw += rows.T @ dlogits
-            ctx.save_for_backward(dx, dw)
+                logp = fw.nn.log_softmax(rows @ w, 1)
+                hot = labels[:, None] == fw.np.arange(w.shape[1])
+                loss = loss - (logp * hot).sum() / n
+                dlogits = (fw.np.exp(logp) - fw.np.ones_like(logp) * hot) / n
+                dx.append(dlogits @ w.T)
+                dw = dw + rows.T @ dlogits
+            ctx.save_for_backward(fw.np.concatenate(dx), dw)
             return loss
 
         @staticmethod
@@ -222,49 +132,29 @@ def plain_linear_cross_entropy(x, w, targets):
     return -jnp.take_along_axis(logp, targets[:, None], 1).mean()
 
 
-class SmoothL1(jaxfn.Function):
-    """Only the gradients that are needed are computed; the loss is not reduced."""
+def smooth_l1(fw):
+    class SmoothL1(fw.Function):
+        """Only the gradients that are needed are computed; the loss is not reduced."""
 
-    @staticmethod
-    def forward(ctx, x, y, beta):
-        ctx.beta = beta
-        ctx.save_for_backward(x - y)
-        size = jnp.abs(x - y)
-        return jnp.where(size < beta, size * size / (2 * beta), size - beta / 2)
-
-    @staticmethod
-    def backward(ctx, g):
-        (d,) = ctx.saved_tensors
-        slope = jnp.where(jnp.abs(d) < ctx.beta, d / ctx.beta, jnp.sign(d))
-        need_x, need_y, _ = ctx.needs_input_grad
-        return g * slope if need_x else None, -g * slope if need_y else None, None
-
-
-def torch_smooth_l1(torch):
-    class SmoothL1(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y, beta):
             ctx.beta = beta
             ctx.save_for_backward(x - y)
-            size = (x - y).abs()
-            return torch.where(size < beta, size * size / (2 * beta), size - beta / 2)
+            size = fw.np.abs(x - y)
+            return fw.np.where(size < beta, size * size / (2 * beta), size - beta / 2)
 
         @staticmethod
         def backward(ctx, g):
             (d,) = ctx.saved_tensors
-            slope = torch.where(d.abs() < ctx.beta, d / ctx.beta, d.sign())
-            grad_x = grad_y = None
-            if ctx.needs_input_grad[0]:
-                grad_x = g * slope
-            if ctx.needs_input_grad[1]:
-                grad_y = -g * slope
-            return grad_x, grad_y, None
+            slope = fw.np.where(fw.np.abs(d) < ctx.beta, d / ctx.beta, fw.np.sign(d))
+            need_x, need_y, _ = ctx.needs_input_grad
+            return g * slope if need_x else None, -g * slope if need_y else None, None
 
-    return lambda x, y: SmoothL1.apply(x, y.detach(), 0.7) + SmoothL1.apply(x, y, 0.3)
+    return twice_smooth_l1(SmoothL1.apply, fw)
 
 
-def smooth_l1(f):
-    return lambda x, y: f(x, lax.stop_gradient(y), 0.7) + f(x, y, 0.3)
+def twice_smooth_l1(f, fw):
+    return lambda x, y: f(x, fw.constant(y), 0.7) + f(x, y, 0.3)
 
 
 def plain_smooth_l1(x, y, beta):
@@ -273,11 +163,10 @@ def plain_smooth_l1(x, y, beta):
 
 
 CASES = [
-    Case("sparsemax", Sparsemax.apply, torch_sparsemax, (normal(3, 4),)),
+    Case("sparsemax", *both(sparsemax), (normal(3, 4),)),
     Case(
         "log_sum_exp",
-        lambda x: LogSumExp.apply(x, 1),
-        torch_log_sum_exp,
+        *both(log_sum_exp),
         (normal(3, 4),),
         exact=lambda x: jax.nn.logsumexp(x, 1),
         forward=True,
@@ -285,26 +174,23 @@ CASES = [
     # From here on intermediate values are saved: torch loses their derivative.
     Case(
         "alignment",
-        lambda x: Alignment.apply(jax.nn.log_softmax(x)),
-        torch_alignment,
+        *both(alignment),
         (normal(5, 3),),
         second=False,
-        exact=lambda x: -_forward_scores(jax.nn.log_softmax(x))[1],
+        exact=lambda x: -forward_scores(frameworks.Jaxfn(), jax.nn.log_softmax(x))[1],
     ),
     Case(
         "linear_cross_entropy",
-        lambda x, w, targets: LinearCrossEntropy.apply(x, w, targets, 2),
-        torch_linear_cross_entropy,
+        *both(linear_cross_entropy),
         (normal(5, 3), normal(3, 4), integers(4, 5)),
         second=False,
         exact=plain_linear_cross_entropy,
     ),
     Case(
         "smooth_l1",
-        smooth_l1(SmoothL1.apply),
-        torch_smooth_l1,
+        *both(smooth_l1),
         (normal(3, 4), normal(3, 4)),
         second=False,
-        exact=smooth_l1(plain_smooth_l1),
+        exact=twice_smooth_l1(plain_smooth_l1, frameworks.Jaxfn()),
     ),
 ]

@@ -2,34 +2,15 @@
 
 import jax.numpy as jnp
 
-import jaxfn
-from tests.parity.catalogue.case import Case, normal
+from tests.parity.catalogue.case import Case, both, normal
 
 
-class LayerNorm(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x, weight, bias, eps):
-        mean = x.mean(-1, keepdims=True)
-        rstd = 1 / jnp.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + eps)
-        ctx.save_for_backward(x, weight, mean, rstd)
-        return (x - mean) * rstd * weight + bias
-
-    @staticmethod
-    def backward(ctx, g):
-        x, weight, mean, rstd = ctx.saved_tensors
-        hat = (x - mean) * rstd
-        scaled = g * weight
-        along = (scaled * hat).mean(-1, keepdims=True)
-        dx = (scaled - scaled.mean(-1, keepdims=True) - hat * along) * rstd
-        return dx, (g * hat).sum(0), g.sum(0), None
-
-
-def torch_layer_norm(torch):
-    class LayerNorm(torch.autograd.Function):
+def layer_norm(fw):
+    class LayerNorm(fw.Function):
         @staticmethod
         def forward(ctx, x, weight, bias, eps):
-            mean = x.mean(-1, keepdim=True)
-            rstd = torch.rsqrt(x.var(-1, keepdim=True, unbiased=False) + eps)
+            mean = x.mean(-1, keepdims=True)
+            rstd = 1 / fw.np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + eps)
             ctx.save_for_backward(x, weight, mean, rstd)
             return (x - mean) * rstd * weight + bias
 
@@ -38,8 +19,8 @@ def torch_layer_norm(torch):
             x, weight, mean, rstd = ctx.saved_tensors
             hat = (x - mean) * rstd
             scaled = g * weight
-            along = (scaled * hat).mean(-1, keepdim=True)
-            dx = (scaled - scaled.mean(-1, keepdim=True) - hat * along) * rstd
+            along = (scaled * hat).mean(-1, keepdims=True)
+            dx = (scaled - scaled.mean(-1, keepdims=True) - hat * along) * rstd
             return dx, (g * hat).sum(0), g.sum(0), None
 
     return lambda x, w, b: LayerNorm.apply(x, w, b, 1e-3)
@@ -51,30 +32,13 @@ def plain_layer_norm(x, weight, bias):
     return centred / size * weight + bias
 
 
-class RmsNorm(jaxfn.Function):
-    """The gradient of the weight has a shape that is summed to the weight's."""
+def rms_norm(fw):
+    class RmsNorm(fw.Function):
+        """The gradient of the weight has a shape that is summed to the weight's."""
 
-    @staticmethod
-    def forward(ctx, x, weight=None, eps=1e-6):
-        ctx.rstd = 1 / jnp.sqrt((x * x).mean(-1, keepdims=True) + eps)
-        ctx.save_for_backward(x, weight)
-        y = x * ctx.rstd
-        return y if weight is None else y * weight
-
-    @staticmethod
-    def backward(ctx, g):
-        x, weight = ctx.saved_tensors
-        hat = x * ctx.rstd
-        scaled = g if weight is None else g * weight
-        dx = (scaled - hat * (scaled * hat).mean(-1, keepdims=True)) * ctx.rstd
-        return dx, (None if weight is None else g * hat), None
-
-
-def torch_rms_norm(torch):
-    class RmsNorm(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, weight=None, eps=1e-6):
-            ctx.rstd = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+            ctx.rstd = 1 / fw.np.sqrt((x * x).mean(-1, keepdims=True) + eps)
             ctx.save_for_backward(x, weight)
             y = x * ctx.rstd
             return y if weight is None else y * weight
@@ -84,7 +48,7 @@ def torch_rms_norm(torch):
             x, weight = ctx.saved_tensors
             hat = x * ctx.rstd
             scaled = g if weight is None else g * weight
-            dx = (scaled - hat * (scaled * hat).mean(-1, keepdim=True)) * ctx.rstd
+            dx = (scaled - hat * (scaled * hat).mean(-1, keepdims=True)) * ctx.rstd
             return dx, (None if weight is None else g * hat), None
 
     return lambda x, w: RmsNorm.apply(RmsNorm.apply(x, w), None, 0.1)
@@ -95,28 +59,13 @@ def plain_rms_norm(x, weight):
     return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 0.1)
 
 
-class Normalise(jaxfn.Function):
-    """Unit vectors and their lengths: both outputs are saved."""
+def normalise(fw):
+    class Normalise(fw.Function):
+        """Unit vectors and their lengths: both outputs are saved."""
 
-    @staticmethod
-    def forward(ctx, x):
-        size = jnp.sqrt((x * x).sum(-1, keepdims=True))
-        unit = x / size
-        ctx.save_for_backward(unit, size)
-        return unit, size
-
-    @staticmethod
-    def backward(ctx, g_unit, g_size):
-        unit, size = ctx.saved_tensors
-        along = (g_unit * unit).sum(-1, keepdims=True)
-        return (g_unit - unit * along) / size + unit * g_size
-
-
-def torch_normalise(torch):
-    class Normalise(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            size = x.norm(dim=-1, keepdim=True)
+            size = fw.np.sqrt((x * x).sum(-1, keepdims=True))
             unit = x / size
             ctx.save_for_backward(unit, size)
             return unit, size
@@ -124,37 +73,20 @@ def torch_normalise(torch):
         @staticmethod
         def backward(ctx, g_unit, g_size):
             unit, size = ctx.saved_tensors
-            along = (g_unit * unit).sum(-1, keepdim=True)
+            along = (g_unit * unit).sum(-1, keepdims=True)
             return (g_unit - unit * along) / size + unit * g_size
 
     return Normalise.apply
 
 
-class BatchNorm(jaxfn.Function):
-    """Returns the new running mean too, which has no derivative."""
+def batch_norm(fw):
+    class BatchNorm(fw.Function):
+        """Returns the new running mean too, which has no derivative."""
 
-    @staticmethod
-    def forward(ctx, x, running, momentum):
-        mean = x.mean(0)
-        rstd = 1 / jnp.sqrt(((x - mean) ** 2).mean(0) + 1e-5)
-        hat = (x - mean) * rstd
-        new = running + momentum * (mean - running)
-        ctx.mark_non_differentiable(new)
-        ctx.save_for_backward(hat, rstd)
-        return hat, new
-
-    @staticmethod
-    def backward(ctx, g, _):
-        hat, rstd = ctx.saved_tensors
-        return (g - g.mean(0) - hat * (g * hat).mean(0)) * rstd, None, None
-
-
-def torch_batch_norm(torch):
-    class BatchNorm(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, running, momentum):
             mean = x.mean(0)
-            rstd = torch.rsqrt(x.var(0, unbiased=False) + 1e-5)
+            rstd = 1 / fw.np.sqrt(((x - mean) ** 2).mean(0) + 1e-5)
             hat = (x - mean) * rstd
             new = running + momentum * (mean - running)
             ctx.mark_non_differentiable(new)
@@ -173,26 +105,18 @@ CASES = [
     # The statistics are intermediate values: torch loses their derivative.
     Case(
         "layer_norm",
-        lambda x, w, b: LayerNorm.apply(x, w, b, 1e-3),
-        torch_layer_norm,
+        *both(layer_norm),
         (normal(3, 4), normal(4), normal(4)),
         second=False,
         exact=plain_layer_norm,
     ),
     Case(
         "rms_norm",
-        lambda x, w: RmsNorm.apply(RmsNorm.apply(x, w), None, 0.1),
-        torch_rms_norm,
+        *both(rms_norm),
         (normal(3, 4), normal(4)),
         second=False,
         exact=plain_rms_norm,
     ),
-    Case("normalise", Normalise.apply, torch_normalise, (normal(3, 4),)),
-    Case(
-        "batch_norm",
-        lambda x, running: BatchNorm.apply(x, running, 0.1),
-        torch_batch_norm,
-        (normal(3, 4), normal(4)),
-        second=False,
-    ),
+    Case("normalise", *both(normalise), (normal(3, 4),)),
+    Case("batch_norm", *both(batch_norm), (normal(3, 4), normal(4)), second=False),
 ]

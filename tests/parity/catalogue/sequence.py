@@ -2,44 +2,18 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-import jaxfn
-from tests.parity.catalogue.case import Case, normal, uniform
+from tests.parity.catalogue.case import Case, both, halves, normal, uniform
 
 
-def _turn(x, cos, sin):
-    a, b = jnp.split(x, 2, -1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-class Rotary(jaxfn.Function):
-    """Rotary embedding: backward turns the other way."""
-
-    @staticmethod
-    def forward(ctx, q, k, cos, sin):
-        ctx.save_for_backward(cos, sin)
-        return _turn(q, cos, sin), _turn(k, cos, sin)
-
-    @staticmethod
-    def backward(ctx, gq, gk):
-        cos, sin = ctx.saved_tensors
-        return _turn(gq, cos, -sin), _turn(gk, cos, -sin), None, None
-
-
-def rotary(q, k):
-    angle = jnp.arange(q.shape[0], dtype=q.dtype)[:, None] * jnp.array(
-        [1, 0.1], q.dtype
-    )
-    return Rotary.apply(q, k, jnp.cos(angle), jnp.sin(angle))
-
-
-def torch_rotary(torch):
+def rotary(fw):
     def turn(x, cos, sin):
-        a, b = x.chunk(2, -1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        a, b = halves(x)
+        return fw.np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
-    class Rotary(torch.autograd.Function):
+    class Rotary(fw.Function):
+        """Rotary embedding: backward turns the other way."""
+
         @staticmethod
         def forward(ctx, q, k, cos, sin):
             ctx.save_for_backward(cos, sin)
@@ -51,137 +25,84 @@ def torch_rotary(torch):
             return turn(gq, cos, -sin), turn(gk, cos, -sin), None, None
 
     def rotary(q, k):
-        angle = torch.arange(len(q), dtype=q.dtype)[:, None]
-        angle = angle * torch.tensor([1, 0.1], dtype=q.dtype)
-        return Rotary.apply(q, k, angle.cos(), angle.sin())
+        angle = fw.np.arange(len(q), dtype=q.dtype)[:, None]
+        angle = angle * fw.np.asarray([1, 0.1], dtype=q.dtype)
+        return Rotary.apply(q, k, fw.np.cos(angle), fw.np.sin(angle))
 
     return rotary
 
 
-class Attention(jaxfn.Function):
-    """Saves its inputs and, of the scores, only the log of their sums."""
+def attention(fw):
+    class Attention(fw.Function):
+        """Saves its inputs and, of the scores, only the log of their sums."""
 
-    @staticmethod
-    def forward(ctx, q, k, v, causal):
-        scores = Attention.scores(q, k, causal)
-        sums = jax.nn.logsumexp(scores, -1, keepdims=True)
-        out = jnp.exp(scores - sums) @ v
-        ctx.save_for_backward(q, k, v, out, sums)
-        ctx.causal = causal
-        return out, sums
-
-    @staticmethod
-    def scores(q, k, causal):
-        scores = q @ k.T / q.shape[-1] ** 0.5
-        future = jnp.triu(jnp.ones(scores.shape, bool), 1)
-        return jnp.where(future & causal, -1e9, scores)
-
-    @staticmethod
-    def backward(ctx, g, g_sums):
-        q, k, v, out, sums = ctx.saved_tensors
-        p = jnp.exp(Attention.scores(q, k, ctx.causal) - sums)
-        along = (g * out).sum(-1, keepdims=True)
-        ds = p * (g @ v.T - along + g_sums) / q.shape[-1] ** 0.5
-        return ds @ k, ds.T @ q, p.T @ g, None
-
-
-def torch_attention(torch):
-    class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx, q, k, v, causal):
             scores = Attention.scores(q, k, causal)
-            sums = scores.logsumexp(-1, keepdim=True)
-            out = (scores - sums).exp() @ v
+            sums = fw.special.logsumexp(scores, -1, keepdims=True)
+            out = fw.np.exp(scores - sums) @ v
             ctx.save_for_backward(q, k, v, out, sums)
             ctx.causal = causal
             return out, sums
 
         @staticmethod
         def scores(q, k, causal):
-            scores = q @ k.T / q.size(-1) ** 0.5
-            if causal:
-                future = torch.ones_like(scores, dtype=torch.bool).triu(1)
-                scores = scores.masked_fill(future, -1e9)
-            return scores
+            scores = q @ k.T / q.shape[-1] ** 0.5
+            future = fw.np.triu(fw.np.ones_like(scores), 1) > 0
+            return fw.np.where(future & causal, -1e9, scores)
 
         @staticmethod
         def backward(ctx, g, g_sums):
             q, k, v, out, sums = ctx.saved_tensors
-            p = (Attention.scores(q, k, ctx.causal) - sums).exp()
-            along = (g * out).sum(-1, keepdim=True)
-            ds = p * (g @ v.T - along + g_sums) / q.size(-1) ** 0.5
+            p = fw.np.exp(Attention.scores(q, k, ctx.causal) - sums)
+            along = (g * out).sum(-1, keepdims=True)
+            ds = p * (g @ v.T - along + g_sums) / q.shape[-1] ** 0.5
             return ds @ k, ds.T @ q, p.T @ g, None
 
     return lambda q, k, v: Attention.apply(q, k, v, True)
 
 
 def plain_attention(q, k, v):
-    scores = Attention.scores(q, k, True)
+    scores = jnp.where(jnp.tri(len(q)), q @ k.T / q.shape[-1] ** 0.5, -1e9)
     return jax.nn.softmax(scores) @ v, jax.nn.logsumexp(scores, -1, keepdims=True)
 
 
-class SelectiveScan(jaxfn.Function):
-    """h[t] = decay[t] h[t-1] + x[t] b[t] and y[t] = h[t] . c[t], for each channel;
-    backward runs the recursion from the end."""
+def selective_scan(fw):
+    class SelectiveScan(fw.Function):
+        """h[t] = decay[t] h[t-1] + x[t] b[t] and y[t] = h[t] . c[t], for each channel;
+        backward runs the recursion from the end."""
 
-    @staticmethod
-    def forward(ctx, x, decay, b, c):
-        def step(h, now):
-            x, decay, b = now
-            h = decay[:, None] * h + x[:, None] * b
-            return h, h
-
-        start = jnp.zeros((x.shape[1], b.shape[1]), x.dtype)
-        _, hs = lax.scan(step, start, (x, decay, b))
-        ctx.save_for_backward(x, decay, b, c, hs)
-        return (hs * c[:, None]).sum(-1)
-
-    @staticmethod
-    def backward(ctx, g):
-        x, decay, b, c, hs = ctx.saved_tensors
-
-        def step(later, now):
-            g, decay_next, c = now
-            dh = g[:, None] * c + decay_next[:, None] * later
-            return dh, dh
-
-        nexts = jnp.concatenate([decay[1:], jnp.zeros_like(decay[:1])])
-        _, dhs = lax.scan(step, jnp.zeros_like(hs[0]), (g, nexts, c), reverse=True)
-        before = jnp.concatenate([jnp.zeros_like(hs[:1]), hs[:-1]])
-        return (
-            (dhs * b[:, None]).sum(-1),
-            (dhs * before).sum(-1),
-            (dhs * x[..., None]).sum(1),
-            (g[..., None] * hs).sum(1),
-        )
-
-
-def torch_selective_scan(torch):
-    class SelectiveScan(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, decay, b, c):
-            h = x.new_zeros(x.shape[1], b.shape[1])
-            hs = []
-            for t in range(len(x)):
-                h = decay[t, :, None] * h + x[t, :, None] * b[t]
-                hs.append(h)
-            ctx.save_for_backward(x, decay, b, c, *hs)
-            return torch.stack([h @ c_t for h, c_t in zip(hs, c, strict=True)])
+            def step(h, now):
+                x, decay, b = now
+                h = decay[:, None] * h + x[:, None] * b
+                return h, (h,)
+
+            start = fw.np.zeros((x.shape[1], b.shape[1]), dtype=x.dtype)
+            _, (hs,) = fw.scan(step, start, (x, decay, b))
+            ctx.save_for_backward(x, decay, b, c, hs)
+            return (hs * c[:, None]).sum(-1)
 
         @staticmethod
         def backward(ctx, g):
-            x, decay, b, c, *hs = ctx.saved_tensors
-            dx, ddecay, db, dc = (torch.zeros_like(v) for v in (x, decay, b, c))
-            dh = torch.zeros_like(hs[0])
-            for t in reversed(range(len(hs))):
-                dh = dh + g[t, :, None] * c[t]
-                dc[t] = g[t] @ hs[t]
-                dx[t] = dh @ b[t]
-                db[t] = x[t] @ dh
-                if t > 0:
-                    ddecay[t] = (dh * hs[t - 1]).sum(-1)
-                dh = dh * decay[t, :, None]
-            return dx, ddecay, db, dc
+            x, decay, b, c, hs = ctx.saved_tensors
+
+            def step(later, now):
+                g, decay_next, c = now
+                dh = g[:, None] * c + decay_next[:, None] * later
+                return dh, (dh,)
+
+            zeros, concatenate = fw.np.zeros_like, fw.np.concatenate
+            nexts = concatenate([decay[1:], zeros(decay[:1])])
+            _, (dhs,) = fw.scan(step, zeros(hs[0]), (g, nexts, c), reverse=True)
+            before = concatenate([zeros(hs[:1]), hs[:-1]])
+            return (
+                (dhs * b[:, None]).sum(-1),
+                (dhs * before).sum(-1),
+                (dhs * x[..., None]).sum(1),
+                (g[..., None] * hs).sum(1),
+            )
 
     return SelectiveScan.apply
 
@@ -195,18 +116,16 @@ def plain_selective_scan(x, decay, b, c):
 
 
 CASES = [
-    Case("rotary", rotary, torch_rotary, (normal(3, 4), normal(3, 4))),
+    Case("rotary", *both(rotary), (normal(3, 4), normal(3, 4))),
     Case(
         "attention",
-        lambda q, k, v: Attention.apply(q, k, v, True),
-        torch_attention,
+        *both(attention),
         (normal(3, 4), normal(3, 4), normal(3, 4)),
         exact=plain_attention,
     ),
     Case(
         "selective_scan",
-        SelectiveScan.apply,
-        torch_selective_scan,
+        *both(selective_scan),
         (normal(4, 2), uniform(0.3, 0.9, 4, 2), normal(4, 3), normal(4, 3)),
         second=False,
         exact=plain_selective_scan,
