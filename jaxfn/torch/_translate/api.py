@@ -20,7 +20,7 @@ from jaxfn.torch._translate.port import (
 )
 from jaxfn.torch._translate.rewriter import Rewriter
 from jaxfn.torch._translate.runs import InstrumentedOriginal, quiet, run
-from jaxfn.torch._translate.syntax import cst, dotted, is_line
+from jaxfn.torch._translate.syntax import cst
 from jaxfn.torch._translate.units import Unit, collect
 
 
@@ -45,7 +45,8 @@ def translate(
     objects = [type(a) for a in given if is_user_object(a)]
     objects = [cls for cls in dict.fromkeys(objects) if _has_text(library, cls)]
     roots = [*classes, *functions, *objects]
-    units, facts = collect(library, roots), Observations()
+    aliases = library.of(classes[0])[0].aliases(classes) if whole else []
+    units, facts = collect(library, roots, aliases), Observations()
     if args:
         facts = _learn(units, library, classes[0], given)
     source, left = _written(library, units, facts, classes, whole=whole)
@@ -126,34 +127,16 @@ def _written(
     whole: bool,
 ) -> tuple[str, list[Untranslated]]:
     left: list[Untranslated] = []
-    parts: list[tuple[Unit, Sequence[Any]]] = []
+    parts: dict[Any, tuple[Unit, Sequence[Any]]] = {}
     constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
     for unit in units.values():
         rewriter = Rewriter(unit, units, facts, constants)
         found = cst.Module([unit.node]).visit(rewriter)
         statements = [_named(unit, s) for s in found.body]
-        parts.append((unit, statements))
+        parts[unit.key] = unit, statements
         left.extend(rewriter.left)
-    if whole:
-        names = {cls.__name__ for cls in classes}
-        parts.extend(_aliases(main, names))
     return assembled(main, parts, constants, whole=whole), left
-
-
-def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
-    """Return other names of the classes: `square = Square.apply`."""
-    found = []
-    for statement in main.tree.body:
-        if not is_line(statement, cst.Assign):
-            continue
-        small = statement.body[0]
-        target = small.targets[0].target
-        of, *rest = dotted(small.value) or [""]
-        if rest == ["apply"] and of in names and isinstance(target, cst.Name):
-            unit = Unit(main, (target.value,), statement, None, target.value, {})
-            found.append((unit, [statement]))
-    return found
 
 
 def _named(unit: Unit, statement: Any) -> Any:

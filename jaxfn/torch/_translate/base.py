@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._translate.infer import Inference, widens
-from jaxfn.torch._translate.names import loads, stored_names
 from jaxfn.torch._translate.observed import ExprType, Observations
 from jaxfn.torch._translate.syntax import (
     code,
@@ -17,7 +16,6 @@ from jaxfn.torch._translate.syntax import (
     find,
     indices,
     paren,
-    parents,
     view_of,
     writes_of,
 )
@@ -64,7 +62,6 @@ class Rewriting(cst.CSTTransformer):
         frames: For each open statement, why it can't be translated.
         left_before: For each open statement, the number of entries in `left` before it.
         paired: Calls of which one of two results is taken.
-        comments: New statements of which only the comment counts.
         masked: Text of `where` for each assignment with a mask.
         written: New calls in the place of writes, by the original ones.
     """
@@ -80,12 +77,11 @@ class Rewriting(cst.CSTTransformer):
         self.unit, self.units, self.constants = unit, units, constants
         self.infer, self.facts = Inference(unit, facts), facts
         self.masks = Masks(self.infer)
-        self.parents: dict[Any, Any] = parents(unit.node)
+        self.parents = unit.names.parents
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
         self.left_before: list[int] = []
         self.paired: set[Any] = set()
-        self.comments: set[Any] = set()
         self.masked: dict[Any, str] = {}
         self.written: dict[Any, Any] = {}
 
@@ -155,7 +151,8 @@ class Rewriting(cst.CSTTransformer):
 
     def _seen(self, original: Any) -> tuple[str, ...]:
         """Return what the runs have shown of the names that a line reads."""
-        found = {n.value: self.infer.of(n) for n in loads(*_head(original))}
+        names = self.unit.names.reads(*_head(original))
+        found = {n.value: self.infer.of(n) for n in names}
         return tuple(f"{name}: {x}" for name, x in found.items() if x.kind in _SHOWN)
 
     def _rows(self, original: Any) -> tuple[str, ...]:
@@ -187,7 +184,7 @@ class Rewriting(cst.CSTTransformer):
         leading = [*before, *commented([f"# {t}" for t in said], text)]
         where = f"{self.unit.source.file}, line {self.unit.line(original)}"
         raised = cst.parse_statement(f'raise NotImplementedError("translate: {where}")')
-        bound = sorted(stored_names([original]))
+        bound = sorted(self.unit.names.stores(original))
         rest = [cst.parse_statement(f"{name} = ...") for name in bound]
         return [raised.with_changes(leading_lines=leading), *rest]
 

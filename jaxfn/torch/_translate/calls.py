@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._base import has_draws, torch
-from jaxfn.torch._translate.observed import UNKNOWN
 from jaxfn.torch._translate.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
@@ -153,7 +152,7 @@ class Calls(References):
             name, short = name[:-1], short[:-1]
         core = ROWS.get(f"torch.{short}", ()) if _is_core(head) else ()
         rows = ROWS.get(name) or core
-        return self._by_rows(original, updated, name, rows, args, method=False)
+        return self._by_rows(original, updated, name, rows, args)
 
     def _check_write(self, original: Any, name: str, is_bound: bool) -> None:
         """Refuse a write that can't be a new value, or whose value has no name."""
@@ -173,9 +172,7 @@ class Calls(References):
         if is_write_name(name):
             return self._in_place(original, updated, name, args)
         rows = ROWS.get(f"Tensor.{name}", ())
-        return self._by_rows(
-            original, updated, f"Tensor.{name}", rows, args, method=True
-        )
+        return self._by_rows(original, updated, f"Tensor.{name}", rows, args)
 
     def _in_place(
         self, original: Any, updated: Any, name: str, args: list[CallArgument]
@@ -186,9 +183,7 @@ class Calls(References):
         if special is not None:
             return special
         rows = ROWS.get(f"Tensor.{name}") or ROWS.get(f"Tensor.{name[:-1]}", ())
-        found = self._by_rows(
-            original, updated, f"Tensor.{name}", rows, args, method=True
-        )
+        found = self._by_rows(original, updated, f"Tensor.{name}", rows, args)
         self.check_kept(args[0].fact, [a.fact for a in args[1:]])
         return found
 
@@ -198,13 +193,8 @@ class Calls(References):
             keyword = old.keyword.value if old.keyword is not None else None
             if old.keyword is not None and keyword == "out":
                 continue
-            of = old.value.func if isinstance(old.value, cst.Call) else old.value
-            is_part = isinstance(of, cst.Attribute)
-            owner = self.infer.of(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
-            found.append(
-                CallArgument(keyword, old.star, old.value, new.value, fact, owner)
-            )
+            found.append(CallArgument(keyword, old.star, old.value, new.value, fact))
         return found
 
     def _by_rows(
@@ -214,8 +204,6 @@ class Calls(References):
         name: str,
         rows: Any,
         args: list[CallArgument],
-        *,
-        method: bool,
     ) -> Any:
         reason = ""
         if "out" in keywords(original):
@@ -227,7 +215,7 @@ class Calls(References):
             if isinstance(bound, str):
                 reason = bound
                 continue
-            found = self._bound(original, row, bound, method=method)
+            found = self._bound(original, row, bound)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
             if found is not None:
@@ -242,18 +230,18 @@ class Calls(References):
         self.problem(f"{name} with {reason}" if reason else name)
         return updated
 
-    def _bound(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
+    def _bound(self, original: Any, row: Any, bound: Any) -> Any:
         if row.second is None:
-            return bound.expression(method=method)
+            return bound.expression()
         part = self._part(original)
         if part is not None:
             self.paired.add(original)
         if part in (0, 1):
-            return bound.expression("gives" if part == 0 else "second", method=method)
+            return bound.expression("gives" if part == 0 else "second")
         if row.pair is not None:
             return bound.expression("pair")
-        first = bound.expression("gives", method=method)
-        second = bound.expression("second", method=method)
+        first = bound.expression("gives")
+        second = bound.expression("second")
         pair = cst.Tuple([cst.Element(first), cst.Element(second)])
         if part == "both":
             return pair.with_changes(lpar=[], rpar=[])

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.names import NameUses, Scopes, cst_params
+from jaxfn.torch._translate.names import cst_params
 from jaxfn.torch._translate.observed import TENSOR, UNKNOWN, ExprType, Observations
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import DTYPES, ROWS
@@ -28,8 +28,6 @@ class Inference:
 
     def __init__(self, unit: Unit, facts: Observations) -> None:
         self._unit, self._facts = unit, facts
-        self._scopes = Scopes()
-        unit.node.visit(self._scopes)
         self._busy: set[Any] = set()
 
     def of(self, node: Any) -> ExprType:
@@ -49,14 +47,6 @@ class Inference:
     def target(self, node: Any) -> Any:
         """Return the meaning of a name that is not local."""
         return self._unit.references.get(node)
-
-    def function(self, node: Any) -> Any:
-        """Return the function around a node."""
-        return self._scopes.around.get(node)
-
-    def binds(self, function: Any, name: str) -> bool:
-        """Return whether a function binds a name, as a parameter or otherwise."""
-        return bool(self._scopes.names.get(function, {}).get(name, NameUses()).stores)
 
     # ---- from the text
 
@@ -124,20 +114,15 @@ class Inference:
             return ExprType(_CONSTANTS[name])
         if node in self._unit.references:
             return self._reference(self._unit.references[node])
-        function = self.function(node)
-        while function is not None:
-            uses = self._scopes.names.get(function, {}).get(name)
-            if uses is not None and uses.stores:
-                return self._uses(uses, function, node)
-            function = self._scopes.around.get(function)
-        return UNKNOWN
+        return self._variable(node)
 
-    def _uses(self, uses: NameUses, function: Any, node: Any) -> ExprType:
+    def _variable(self, node: Any) -> ExprType:
         """Return the type of a name, from other uses or from what it is bound to."""
-        seen = [self._facts.of(n) for n in uses.loads]
+        names = self._unit.names
+        seen = [self._facts.of(n) for n in names.uses(node)]
         seen = [f for f in seen if f.kind != "unknown"]
         if not seen:
-            seen = [self._stored(store, function, node.value) for store in uses.stores]
+            seen = [self._bound(*names.value(b)) for b in names.bindings(node)]
         seen = [f for f in seen if f.kind != "busy"]
         kinds = {f.kind for f in seen}
         if len(kinds) != 1:
@@ -148,13 +133,12 @@ class Inference:
             return ExprType(seen[0].kind)
         return dataclasses.replace(only, dense=all(f.dense for f in seen))
 
-    def _stored(self, store: Any, function: Any, name: str) -> ExprType:
-        kind, value = store
-        if kind == "param":
-            return self._param(value, function)
-        if kind == "value":
+    def _bound(self, how: str, value: Any) -> ExprType:
+        if how == "param":
+            return self._param(value, self._unit.names.function(value))
+        if how == "value":
             return self.of(value)
-        return TENSOR if kind == "item" and _is_saved(value) else UNKNOWN
+        return TENSOR if how == "item" and _is_saved(value) else UNKNOWN
 
     def _param(self, param: Any, function: Any) -> ExprType:
         annotation = param.annotation
@@ -165,12 +149,12 @@ class Inference:
                 return TENSOR
             if text in ("int", "float", "bool", "str"):
                 return ExprType(text)
-        own = self._unit.is_function_class and function.name.value in _RULES
-        first = [p.name.value for p in cst_params(function.params)][:2]
-        skipped = 2 if first[:1] == ["cls"] else 1
-        if own and param.name.value not in first[:skipped] and not _is_star(param):
-            return TENSOR
-        return UNKNOWN
+        if not self._unit.is_function_class or function is None:
+            return UNKNOWN
+        params = cst_params(function.params)
+        skipped = 2 if params and params[0].name.value == "cls" else 1
+        is_gradient = function.name.value in _RULES and param in params[skipped:]
+        return TENSOR if is_gradient and not _is_star(param) else UNKNOWN
 
     def _reference(self, target: Any) -> ExprType:
         if target.kind == "torch":

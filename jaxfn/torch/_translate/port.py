@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
 import inspect
@@ -17,9 +18,8 @@ import numpy as np
 from jaxfn.torch._base import from_numpy, to_jax, torch
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
 from jaxfn.torch._translate.files import SourceFile
-from jaxfn.torch._translate.names import ValuesOnly
-from jaxfn.torch._translate.syntax import Unparen, codemod, cst, dotted, visitors
-from jaxfn.torch._translate.units import Unit
+from jaxfn.torch._translate.syntax import Unparen, codemod, cst, visitors
+from jaxfn.torch._translate.units import Unit, in_order
 
 _OURS = {
     "jax": ("jax",),
@@ -30,19 +30,23 @@ _OURS = {
 
 def assembled(
     main: SourceFile,
-    parts: Sequence[tuple[Unit, Sequence[Any]]],
+    parts: Mapping[Any, tuple[Unit, Sequence[Any]]],
     constants: Mapping[str, str],
     *,
     whole: bool,
 ) -> str:
     """Return the text of the translation."""
     body: list[Any] = []
-    for _, statements in _in_file_order(main, parts):
-        for statement in statements:
+    units = [unit for unit, _ in parts.values()]
+    # In the order of the file, if nothing else is needed before.
+    units.sort(key=lambda u: (u.source.name == main.name, u.source.name, u.place))
+    for unit in in_order({unit.key: unit for unit in units}):
+        for statement in parts[unit.key][1]:
             before = body[-1] if body else None
             body.append(_spaced(statement, before, whole=whole))
     body = [statement.visit(Unparen()) for statement in body]
-    used = _names(body)
+    text = cst.Module(body).code
+    used = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
     lines = [
         cst.parse_statement(f"{name} = {text}")
         for name, text in constants.items()
@@ -52,7 +56,7 @@ def assembled(
     if lines:
         lines[0] = lines[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     tree = cst.Module(body=[*head, *lines, *body], header=_header(main))
-    tree = _with_imports(tree, [unit for unit, _ in parts], used)
+    tree = _with_imports(tree, units, used)
     return tree.code.lstrip("\n")
 
 
@@ -73,36 +77,6 @@ def _docstring(main: SourceFile) -> list[Any]:
     if main.tree.get_docstring() is None:
         return []
     return [main.tree.body[0].with_changes(leading_lines=[])]
-
-
-def _in_file_order(
-    main: SourceFile, parts: Sequence[tuple[Unit, Sequence[Any]]]
-) -> list[tuple[Unit, Sequence[Any]]]:
-    """Sort the parts: files that are used come before those that use them."""
-    order: dict[str, int] = {}
-    by_key = {unit.key: unit for unit, _ in parts}
-
-    def add(unit: Unit, path: tuple[str, ...]) -> None:
-        name = unit.source.name
-        if name in order or name in path:
-            return
-        for other, _ in parts:
-            if other.source.name == name:
-                for key in other.uses:
-                    if key in by_key:
-                        add(by_key[key], (*path, name))
-        order[name] = len(order)
-
-    for unit, _ in parts:
-        if unit.source.name != main.name:
-            add(unit, (main.name,))
-    order[main.name] = len(order)
-    return sorted(parts, key=lambda p: (order[p[0].source.name], _place(p[0])))
-
-
-def _place(unit: Unit) -> int:
-    node: Any = unit.source.definition(unit.path)
-    return unit.source.line(node)
 
 
 def _spaced(statement: Any, before: Any, *, whole: bool) -> Any:
@@ -136,35 +110,11 @@ def _with_imports(tree: Any, units: Sequence[Unit], used: set[str]) -> Any:
         add(*_OURS[name])
     for unit in units:
         for target in unit.references.values():
-            found = (
-                unit.source.statement(target.name) if target.kind == "import" else None
-            )
-            if found is None or target.name not in used or target.name in _OURS:
-                continue
-            small = found.body[0]
-            alias = small.names[0]
-            parts = alias.evaluated_name, alias.evaluated_alias
-            if isinstance(small, cst.ImportFrom):
-                add(".".join(dotted(small.module) or ()), *parts)
-            else:
-                add(parts[0], None, parts[1])
+            name = target.name if target.kind == "import" else ""
+            found = unit.source.import_of(name)
+            if found is not None and name in used and name not in _OURS:
+                add(found.module, found.inner, found.alias)
     return visitors.AddImportsVisitor(context).transform_module(tree)
-
-
-class _Names(ValuesOnly, cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def visit_Name(self, node: Any) -> None:
-        self.found.add(node.value)
-
-
-def _names(body: Sequence[Any]) -> set[str]:
-    names = _Names()
-    for statement in body:
-        statement.visit(names)
-    return names.found
 
 
 Progress = Callable[[int, int, str], None]

@@ -8,10 +8,8 @@ from typing import Any
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.base import Rewriting
 from jaxfn.torch._translate.files import Referent, key_of, literal
-from jaxfn.torch._translate.memory import bound_by
-from jaxfn.torch._translate.names import members, stored_names
 from jaxfn.torch._translate.runs import is_compiler
-from jaxfn.torch._translate.syntax import code, cst, find
+from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 from jaxfn.torch._translate.units import Unit
 
@@ -21,6 +19,7 @@ _VALUES = {
     "torch.inf": "jnp.inf",
     "torch.nan": "jnp.nan",
     "torch.Tensor": "jax.Array",
+    "torch.autograd.Variable": "jax.Array",
     "torch.dtype": "jnp.dtype",
     "torch.Size": "tuple",
     "torch.autograd.Function": "jaxfn.Function",
@@ -28,12 +27,12 @@ _VALUES = {
     "torch.autograd.function.InplaceFunction": "jaxfn.InplaceFunction",
     "torch.autograd.function.NestedIOFunction": "jaxfn.NestedIOFunction",
     "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
+    "torch.autograd.function.BackwardCFunction": "jaxfn.BackwardCFunction",
 }
 _LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int32"}
 _LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
 _LONG |= {"cdouble": "complex128"}
 _TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
-_SAVE = "ctx.save_for_backward"
 PAIRS = ("values", "indices")
 
 
@@ -136,27 +135,17 @@ class References(Rewriting):
         return self.filled(template, {"x": updated.value})
 
     def _requires_grad(self, original: Any, updated: Any) -> Any:
-        i = self._position(original.value)
-        if i is None:
-            self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
-            return updated
-        return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
-
-    def _position(self, node: Any) -> int | None:
-        """Return which argument of forward a name is, there or after it was saved."""
-        function = self.infer.function(node)
-        forward = members(self.unit.node).get("forward")
-        known = self.unit.is_function_class and isinstance(node, cst.Name)
-        if function is None or forward is None or not known:
-            return None
-        name = node.value
-        if function is not forward:
-            name = _saved_as(function, forward, name)
-        names = [p.name.value for p in forward.params.params]
-        skipped = 2 if names[:1] == ["cls"] else 1
-        if names[skipped - 1 : skipped] != ["ctx"] or name not in names[skipped:]:
-            return None
-        return names.index(name) - skipped
+        """Ask ctx for an argument of forward; JAX does not know it of others."""
+        function = self.unit.names.function(original)
+        is_forward = function is not None and function.name.value == "forward"
+        bound = self.unit.names.bindings(original.value)
+        params = function.params.params if is_forward else ()
+        if [p.name.value for p in params[:1]] == ["ctx"]:
+            for i, param in enumerate(params[1:]):
+                if bound == [param]:
+                    return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
+        self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
+        return updated
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
@@ -204,22 +193,6 @@ class References(Rewriting):
                 return cst.parse_expression(text[: -len("(x)")])
         self.problem(target.name)
         return updated
-
-
-def _saved_as(function: Any, forward: Any, name: str) -> str:
-    """Return the name that forward saved under the one that a rule unpacks."""
-    unpacked = [a for a in find(function, cst.Assign) if name in bound_by(a)]
-    calls = [c for c in find(forward, cst.Call) if code(c.func) == _SAVE]
-    if len(unpacked) != 1 or len(calls) != 1 or len(unpacked[0].targets) != 1:
-        return ""
-    names = [
-        code(e.value) for e in getattr(unpacked[0].targets[0].target, "elements", ())
-    ]
-    saved = [code(a.value) for a in calls[0].args]
-    if code(unpacked[0].value) != "ctx.saved_tensors" or len(names) != len(saved):
-        return ""
-    found = saved[names.index(name)]
-    return "" if found in stored_names([forward.body]) else found
 
 
 def _is_meaningless(arg: Any) -> bool:
@@ -306,17 +279,6 @@ def _is_transparent(value: Any, original: Any) -> bool:
     return found is not None and found.co_name == original.name.value
 
 
-_TYPES = {
-    "torch.Tensor": "jax.Array",
-    "torch.FloatTensor": "jax.Array",
-    "torch.LongTensor": "jax.Array",
-    "torch.BoolTensor": "jax.Array",
-    "torch.autograd.Variable": "jax.Array",
-    "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
-    "torch.autograd.function.BackwardCFunction": "jaxfn.BackwardCFunction",
-}
-
-
 def annotation(unit: Unit, units: Mapping[Any, Unit], node: Any) -> Any:
     """Return the annotation with JAX's types; None if it has no meaning in JAX."""
     types = _Types(unit, units)
@@ -337,8 +299,8 @@ class _Types(cst.CSTTransformer):
         target = self._unit.references.get(original_node)
         if target is None or target.kind in ("import", "builtin"):
             return updated
-        if target.kind == "torch" and target.name in _TYPES:
-            return cst.parse_expression(_TYPES[target.name])
+        if target.kind == "torch" and target.name in _VALUES:
+            return cst.parse_expression(_VALUES[target.name])
         found = self._units.get(key_of(target)) if target.kind == "unit" else None
         self.failed |= found is None
         return updated if found is None else cst.Name(found.name)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.calls import Calls
+from jaxfn.torch._translate.names import is_for_onnx
 from jaxfn.torch._translate.references import annotation, decorators
-from jaxfn.torch._translate.statements import FRAMED, leave, without_comments
+from jaxfn.torch._translate.statements import FRAMED, leave
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
     find,
-    paren,
 )
-from jaxfn.torch._translate.units import is_for_onnx
 
 
 class Rewriter(Calls):
@@ -42,7 +41,7 @@ class Rewriter(Calls):
 
     def visit_FunctionDef(self, node: Any) -> None:
         for name in ("jax", "jnp", "jaxfn"):
-            if self.infer.binds(node, name):
+            if name in self.unit.names.bound(node):
                 self.problem(f"rename `{name}`, which is a module in the translation")
 
     def leave_FunctionDef(self, original_node: Any, updated_node: Any) -> Any:
@@ -131,7 +130,6 @@ class Rewriter(Calls):
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         """Remove statements after one that always returns."""
-        updated_node = without_comments(self, updated_node)
         for i, statement in enumerate(updated_node.body):
             line = isinstance(statement, cst.SimpleStatementLine)
             if line and isinstance(statement.body[-1], cst.Return):
@@ -146,12 +144,6 @@ class Rewriter(Calls):
 
     def visit_IfExp(self, node: Any) -> None:
         self._condition(node.test)
-
-    def leave_IfExp(self, original_node: Any, updated_node: Any) -> Any:
-        """Merge two arms that are equal in JAX, as in `x.clone() if c else x`."""
-        one, two = updated_node.body, updated_node.orelse
-        was_two = code(original_node.body) != code(original_node.orelse)
-        return paren(one) if was_two and code(one) == code(two) else updated_node
 
     def visit_BooleanOperation(self, node: Any) -> None:
         self._condition(node.left)

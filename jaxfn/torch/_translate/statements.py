@@ -25,15 +25,6 @@ from jaxfn.torch._translate.syntax import (
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)
 FRAMED += (cst.FunctionDef, cst.ClassDef)
 _GONE = {"no_grad", "inference_mode", "enable_grad"}
-_AT = {
-    "add_": "add({})",
-    "sub_": "add(-({}))",
-    "mul_": "multiply({})",
-    "div_": "divide({})",
-    "zero_": "set(0)",
-    "fill_": "set({})",
-    "copy_": "set({})",
-}
 
 
 def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) -> Any:
@@ -101,32 +92,12 @@ def _may_change(rewriter: Rewriting, call: Any) -> bool:
 
 
 def _unchecked(rewriter: Rewriting, original: Any) -> Any:
-    """Return only a comment: JAX does not know the values while it traces."""
+    """Return a comment and `pass`: JAX does not know the values while it traces."""
     del rewriter.left[rewriter.left_before[-1] :]
     text = code(original.with_changes(leading_lines=[])).strip()
     said = ["# translate: not checked, because JAX traces without values"]
     lines = [*original.leading_lines, *commented(said, text)]
-    passing = cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
-    rewriter.comments.add(passing)
-    return passing
-
-
-def without_comments(rewriter: Rewriting, block: Any) -> Any:
-    """Move the comments of removed statements to the next one, or to the end."""
-    body: list[Any] = []
-    lines: list[Any] = []
-    for statement in block.body:
-        if statement in rewriter.comments:
-            lines.extend(statement.leading_lines)
-            continue
-        if lines:
-            lines.extend(statement.leading_lines)
-            statement = statement.with_changes(leading_lines=lines)
-            lines = []
-        body.append(statement)
-    if not body and lines:
-        return block.with_changes(body=block.body[-1:])
-    return block.with_changes(body=body, footer=[*lines, *block.footer])
+    return cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
 
 
 def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
@@ -229,7 +200,7 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     first = writes_of(call)[-1]
     receiver = first.func.value
     if isinstance(receiver, cst.Subscript):
-        return _at_method(rewriter, first, new, call)
+        return _at_method(rewriter, first, new)
     root = root_of(receiver)
     if root is None:
         return rewriter.refuse("a write whose result has no name")
@@ -251,7 +222,7 @@ def _written_by(rewriter: Rewriting, call: Any) -> str | None:
     return root
 
 
-def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any]:
+def _at_method(rewriter: Rewriting, first: Any, new: Any) -> list[Any]:
     """Return the binding for writes through a view: `x[i].mul_(y)`."""
     receiver = first.func.value
     kinds = {rewriter.infer.of(i).kind for i in indices(receiver)}
@@ -259,17 +230,4 @@ def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any
     if not basic or not isinstance(receiver.value, cst.Name):
         return rewriter.refuse("a write to a part that is a copy, or has no name")
     x, index = receiver.value.value, index_text(rewriter.written[first].func.value)
-    return [_at(rewriter, call, new, x, index)]
-
-
-def _at(rewriter: Rewriting, call: Any, new: Any, x: str, index: str) -> Any:
-    """Return the binding of the new value that a call writes."""
-    name = call.func.attr.value
-    alone = len(writes_of(call)) == 1
-    if name in _AT and len(call.args) <= 1 and alone:
-        given = [code(a.value) for a in rewriter.written[call].args]
-        what = _AT[name].format(*given)
-    else:
-        bare = new.value.with_changes(lpar=(), rpar=())
-        what = f"set({code(bare)})"
-    return bind(x, cst.parse_expression(f"{x}.at[{index}].{what}"))
+    return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": new.value}))]

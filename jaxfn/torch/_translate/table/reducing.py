@@ -5,15 +5,8 @@ from jaxfn.torch._translate.table.row import BoundCall, row, table
 
 def _cumulative(given: BoundCall) -> str | None:
     # JAX keeps a narrow type of integers, in which sums overflow; torch takes int64.
-    small = given.dtype("x") in ("int8", "int16", "uint8") and not given.has("dtype")
+    small = given["x"].fact.dtype in ("int8", "int16", "uint8") and "dtype" not in given
     return None if small else f"jnp.{given.row.name}(x, axis=dim, dtype=dtype)"
-
-
-def _median(given: BoundCall) -> str:
-    if "int" in (given.dtype("x") or ""):
-        return "jnp.sort(x.ravel())[(x.size - 1) // 2]"
-    # Unlike sort, quantile gives nan where there is one, as torch's median does.
-    return 'jnp.quantile(x, 0.5, method="lower")'
 
 
 ROWS = table(
@@ -43,7 +36,6 @@ std|var            x dim unbiased==False keepdim?  jnp.NAME(x, axis=dim, keepdim
 std|var            x dim unbiased==True keepdim?  jnp.NAME(x, axis=dim, ddof=1, keepdims=keepdim)
 std|var            x dim? -correction -keepdim?  jnp.NAME(x, axis=dim, ddof=correction, keepdims=keepdim)
 argsort            x dim? descending?            jnp.argsort(x, axis=dim, descending=descending)
-median             x                             @_median
 quantile           x q dim? keepdim?             jnp.quantile(x, q, axis=dim, keepdims=keepdim)
 msort              x                             jnp.sort(x, axis=0)
 equal              x other                       jnp.array_equal(x, other)
@@ -113,7 +105,7 @@ linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=o
 
 def _along(given: BoundCall) -> bool:
     """Return whether the index has the shape of the array, except along the axis."""
-    x, index = given.shape("x"), given.shape("index")
+    x, index = given["x"].fact.shape, given["index"].fact.shape
     dim = given.traced("dim", None)
     if x is None or index is None or len(x) != len(index) or dim is None:
         return False
@@ -126,7 +118,7 @@ def _gather(given: BoundCall) -> str | None:
     """If the index is smaller along other axes, torch reads the first elements."""
     if _along(given):
         return "jnp.take_along_axis(x, index, axis=dim)"
-    ndim, dim = given.ndim("x"), given.traced("dim", None)
+    ndim, dim = given["x"].fact.ndim, given.traced("dim", None)
     if not ndim or not isinstance(dim, int):
         return None
     sizes = [":" if i == dim % ndim else f":index.shape[{i}]" for i in range(ndim)]
@@ -135,13 +127,16 @@ def _gather(given: BoundCall) -> str | None:
 
 def _fits(given: BoundCall) -> bool:
     """Return whether source and index match: torch ignores other elements."""
-    return given.kind("src") != "tensor" or given.shape("src") == given.shape("index")
+    return (
+        given["src"].fact.kind != "tensor"
+        or given["src"].fact.shape == given["index"].fact.shape
+    )
 
 
 def _grid(given: BoundCall) -> str | None:
     """Return the index of `.at` with `index` along one axis and all of the others."""
     dim = given.literal("dim", None)
-    if not given.shape("index") or not isinstance(dim, int):
+    if not given["index"].fact.shape or not isinstance(dim, int):
         return None
     grid = "*jnp.indices(index.shape, sparse=True)"
     head = f"{grid}[:{dim}], " if dim else ""
@@ -152,7 +147,7 @@ def _grid(given: BoundCall) -> str | None:
 def _at_grid(what: str, source: str) -> str:
     def found(given: BoundCall) -> str | None:
         grid, part = _grid(given), "[tuple(map(slice, index.shape))]"
-        fits = not given.has("src") or _fits(given)
+        fits = "src" not in given or _fits(given)
         return grid and f"x.at[{grid}].{what}({source}{'' if fits else part})"
 
     return found  # pyright: ignore[reportReturnType]
@@ -165,7 +160,7 @@ _scatter_value = _at_grid("set", "value")
 def _axis(what: str) -> str:
     def found(given: BoundCall) -> str | None:
         dim = given.literal("dim", None)
-        if not given.ndim("x") or not isinstance(dim, int):
+        if not given["x"].fact.ndim or not isinstance(dim, int):
             return None
         head = ":, " * dim if dim >= 0 else "..., "
         return f"x.at[{head}index{', :' * (-dim - 1)}].{what}"
@@ -190,24 +185,13 @@ index_fill         x dim index value             @_index_fill
 scatter            x dim index src               @_scatter
 scatter            x dim index -value            @_scatter_value
 scatter_add        x dim index src               @_scatter_add
-searchsorted       sorted_sequence x right?      @_searchsorted
+searchsorted       sorted_sequence x right==True  jnp.searchsorted(sorted_sequence, x, side="right")
+searchsorted       sorted_sequence x             jnp.searchsorted(sorted_sequence, x)
 bucketize          x boundaries right==True      jnp.searchsorted(boundaries, x, side="right")
 bucketize          x boundaries                  jnp.searchsorted(boundaries, x)
 isin               x test_elements               jnp.isin(x, test_elements)
 """,
-    {
-        **locals(),
-        "_searchsorted": lambda given: (
-            None
-            if given.ndim("sorted_sequence") != 1
-            else "jnp.searchsorted(sorted_sequence, x)"
-            if not given.has("right")
-            else {
-                True: 'jnp.searchsorted(sorted_sequence, x, side="right")',
-                False: "jnp.searchsorted(sorted_sequence, x)",
-            }.get(given.literal("right", None))
-        ),
-    },
+    locals(),
 )
 
 
@@ -215,26 +199,22 @@ def _triangular(given: BoundCall) -> str | None:
     """Torch has `upper`, JAX `lower`."""
     upper = given.literal("upper", None)
     lower = "not upper" if upper is None else str(not upper)
-    left = ", left_side=left" if given.has("left") else ", left_side=True"
-    unit = ", unit_diagonal=unitriangular" if given.has("unitriangular") else ""
-    if given.ndim("x") is None or given.ndim("x") != given.ndim("B"):
+    left = ", left_side=left" if "left" in given else ", left_side=True"
+    unit = ", unit_diagonal=unitriangular" if "unitriangular" in given else ""
+    if given["x"].fact.ndim is None or given["x"].fact.ndim != given["B"].fact.ndim:
         return None
     return f"jax.lax.linalg.triangular_solve(x, B{left}, lower={lower}{unit})"
 
 
 def _solve(given: BoundCall) -> str | None:
     """Refuse batches of vectors, which JAX takes for matrices."""
-    same = given.ndim("A") is not None and given.ndim("A") == given.ndim("B")
-    if same or given.ndim("B") == 1:
+    same = (
+        given["A"].fact.ndim is not None
+        and given["A"].fact.ndim == given["B"].fact.ndim
+    )
+    if same or given["B"].fact.ndim == 1:
         return "jnp.linalg.solve(A, B)"
     return None
-
-
-def _cholesky_solve(given: BoundCall) -> str | None:
-    upper = given.literal("upper", False)
-    if upper is None or given.ndim("x") != given.ndim("L") or given.ndim("x") != 2:
-        return None
-    return f"jax.scipy.linalg.cho_solve((L, {not upper}), x)"
 
 
 ROWS += table(
@@ -270,7 +250,6 @@ pinverse|linalg.pinv x                           jnp.linalg.pinv(x)
 slogdet|linalg.slogdet x                         jnp.linalg.slogdet(x)
 tensordot          x other dims                  jnp.tensordot(x, other, axes=dims)
 cholesky|linalg.cholesky x                       jnp.linalg.cholesky(x, symmetrize_input=False)
-cholesky_solve     x L upper?                    @_cholesky_solve
 linalg.cross       x other dim?                  jnp.cross(x, other, axis=dim)
 linalg.eigh        x                             jnp.linalg.eigh(x, symmetrize_input=False)
 linalg.eigvalsh    x                             jnp.linalg.eigvalsh(x, symmetrize_input=False)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._translate.observed import UNKNOWN, ExprType
+from jaxfn.torch._translate.observed import ExprType
 from jaxfn.torch._translate.syntax import Sizes, code, cst, fill
 
 _TOKEN = re.compile(r"(\*{0,2}|-)(\w+)(\?)?(?::(\w+))?(?:(==?)(.+))?")
@@ -82,14 +82,6 @@ MODULES = {
 _MEANINGLESS = {"device", "memory_format", "layout", "pin_memory", "non_blocking"}
 _MEANINGLESS |= {"stable", "sorted", "requires_grad", "_stacklevel", "async"}
 _SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "input": "x", "self": "x"}
-# Methods that JAX's arrays have too: `x.sum(0)` stays a method. The tables of the other
-# files say which methods are translated.
-METHODS = {
-    "all", "any", "argmax", "argmin", "argsort", "clip", "conj", "cumprod", "cumsum",
-    "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape",
-    "round", "sort", "squeeze", "std", "sum", "swapaxes", "take", "trace",
-    "transpose", "var",
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +189,6 @@ class CallArgument:
     original: Any
     value: Any
     fact: ExprType
-    owner: ExprType = UNKNOWN  # the type of `y` in `y.z`, or in `y.z()`
 
     def may_be(self, kind: str) -> bool:
         """Return whether it is known to be of a kind."""
@@ -220,56 +211,34 @@ class CallArgument:
         return self.fact.value if found is None else found
 
 
+_NONE = CallArgument(None, "", cst.Name("None"), cst.Name("None"), ExprType("none"))
+
+
 class BoundCall:
     """A row with the arguments of a call."""
 
     def __init__(
         self, row: TableRow, given: Mapping[str, list[CallArgument]], result: ExprType
     ) -> None:
-        self.row, self._given, self._result = row, dict(given), result
+        self.row, self._given, self.result = row, dict(given), result
         self._extra: dict[str, Any] = {}
 
     # ---- queries by functions of the tables
 
-    def has(self, name: str) -> bool:
-        """Return whether the call has this argument."""
+    def __contains__(self, name: str) -> bool:
         return name in self._given
 
-    def kind(self, name: str) -> str:
-        """Return the kind of an argument."""
-        return self._given[name][0].fact.kind if self.has(name) else "none"
-
-    def is_none(self, name: str) -> bool:
-        """Return whether None is written out."""
-        return code(self._given[name][0].value) == "None"
-
-    def every(self, name: str) -> list[CallArgument]:
-        """Return all arguments for a parameter, one by one."""
-        return self._given.get(name, [])
-
-    def ndim(self, name: str) -> int | None:
-        """Return the number of axes in all runs."""
-        return self._given[name][0].fact.ndim
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape in all runs."""
-        return self._given[name][0].fact.shape
-
-    def is_dense(self, name: str) -> bool:
-        """Return whether it was contiguous in all runs."""
-        return self._given[name][0].fact.dense
-
-    def dtype(self, name: str) -> str | None:
-        """Return the dtype in all runs."""
-        return self._given[name][0].fact.dtype
+    def __getitem__(self, name: str) -> CallArgument:
+        """The argument, or the first of several; None is in the place of none."""
+        return self._given.get(name, [_NONE])[0]
 
     def literal(self, name: str, default: Any) -> Any:
         """Return the number or string that is written out, else None."""
-        return self._given[name][0].literal() if self.has(name) else default
+        return self[name].literal() if name in self else default
 
     def traced(self, name: str, default: Any) -> Any:
         """Return the number that is written out, or was the same in all runs."""
-        return self._given[name][0].traced() if self.has(name) else default
+        return self[name].traced() if name in self else default
 
     def elements(self, name: str) -> list[str] | None:
         """Return names for the elements of a tuple or list that is written out."""
@@ -295,20 +264,12 @@ class BoundCall:
 
     def sizes_at(self, name: str, dim: str) -> list[int] | None:
         """Return the sizes of an axis in all runs."""
-        fact, axis = self._given[name][0].fact, self.traced(dim, None)
+        fact, axis = self[name].fact, self.traced(dim, None)
         if not isinstance(axis, int) or not fact.shapes:
             return None
         if any(s and not -len(s) <= axis < len(s) for s in fact.shapes):
             return None
         return [s[axis] if s else 1 for s in fact.shapes]
-
-    def result_dtype(self) -> str | None:
-        """Return the dtype of the result, in all runs."""
-        return self._result.dtype
-
-    def result_shape(self) -> tuple[int, ...] | None:
-        """Return the shape of the result, in all runs."""
-        return self._result.shape
 
     def _named(self, value: Any) -> str:
         text = code(value)
@@ -320,7 +281,7 @@ class BoundCall:
 
     # ---- the result
 
-    def expression(self, part: str = "gives", *, method: bool = False) -> Any:
+    def expression(self, part: str = "gives") -> Any:
         """Return the expression in JAX, or None if there is none."""
         template: Any = getattr(self.row, part)
         if callable(template):
@@ -330,8 +291,6 @@ class BoundCall:
         values: dict[str, Any] = dict(self._extra)
         for p in self.row.params:
             values[p.name] = self._value(p)
-        if method:
-            template = _as_method(template)
         return fill(template, values)
 
     def _value(self, p: Param) -> Any:
@@ -353,11 +312,3 @@ def _spelling(keyword: str, names: set[str]) -> str:
     if keyword in names:
         return keyword
     return _SPELLINGS.get(keyword, keyword)
-
-
-def _as_method(template: str) -> str:
-    """Return `x.sum(axis=dim)` for `jnp.sum(x, axis=dim)`, as the call was written."""
-    match = re.match(r"jnp\.(\w+)\(x(?=[,)])(?:, )?", template)
-    if match is None or match[1] not in METHODS:
-        return template
-    return f"x.{match[1]}({template[match.end() :]}"
