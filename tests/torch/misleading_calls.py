@@ -564,34 +564,3 @@ class Asking(Function):
         if len(g) > 1 and 0 < g.sum() < 1e9:
             g = g * max(g.max(), 2.0)
         return g
-
-
-class MedianOfNan(Function):
-    @staticmethod
-    def forward(ctx, x):
-        gap = torch.where(x > x.min(), x, x.new_tensor(float("nan")))
-        return torch.isnan(gap.median()) * x.median() + x.argsort(-1).median()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * torch.ones(2, 3)
-
-
-class NarrowSum(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return torch.full((4,), 100).to(torch.int8).cumsum(0) * x.sum()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g.sum() * torch.ones(2, 3)
-
-
-class EmptyDim(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * x.sum(dim=())
-
-    @staticmethod
-    def backward(ctx, g):
-        return g

@@ -57,8 +57,6 @@ HERE = {
     "image": torch.linspace(-1, 1, 64).reshape(1, 2, 4, 8).sin(),
     "a": np.array([1.0, 2.5], np.float32),
     "whole": np.array([1, 2]),
-    "four": torch.linspace(-1, 1, 64).reshape(1, 4, 4, 4).sin(),
-    "kernels": torch.linspace(-2, 1, 32).reshape(4, 2, 2, 2).cos(),
     "kernel": torch.linspace(-2, 1, 16).reshape(2, 2, 2, 2).cos(),
 }
 CALLS = """
@@ -111,7 +109,6 @@ torch.flip(x,[1]) torch.flipud(x) x.repeat(2,1) x.repeat((1,2)) torch.tile(x,(2,
 x.tile(2,1) torch.repeat_interleave(x,2,dim=1) torch.roll(x,1,0) torch.stack([x,y])
 x.size() x.size(0) x.size(-1) x.dim() x.ndimension() x.numel() x.nelement()
 torch.numel(x) x.element_size() x.is_contiguous() x.is_floating_point() z.is_complex()
-x.stride() x.stride(0)
 torch.is_floating_point(x) torch.is_complex(x) torch.broadcast_tensors(x,one)
 torch.broadcast_shapes((2,1),(1,3)) torch.meshgrid(v,w,indexing="ij") torch.rot90(x)
 torch.is_tensor(x) torch.chunk(x,3,dim=1) x.chunk(2) x.diagonal(0,1,0) x.detach()
@@ -151,7 +148,7 @@ torch.cross(v,w,dim=0) torch.det(m) torch.dot(v,w) torch.einsum("ij,jk->ik",x,n)
 torch.ger(v,w) torch.inverse(m) torch.logdet(m) torch.matrix_power(m,2) torch.mm(x,n)
 torch.mv(m,v) torch.outer(v,w) torch.pinverse(m) torch.slogdet(m)
 torch.tensordot(m,m,1) torch.vdot(v,w) torch.cholesky(m)
-torch.cholesky_solve(n,torch.linalg.cholesky(m)) torch.linalg.solve(m,n)
+torch.linalg.solve(m,n)
 torch.linalg.solve(m,v) torch.linalg.solve_triangular(m,n,upper=True)
 torch.linalg.solve_triangular(m,n,upper=False,unitriangular=True)
 torch.linalg.svd(m,full_matrices=False) torch.linalg.matmul(m,n) torch.linalg.qr(n)
@@ -164,29 +161,19 @@ torch.div(i,2,rounding_mode="trunc") torch.div(-i,3,rounding_mode="trunc")
 torch.masked_fill(b,b,0) torch.masked_fill(i,b,five) torch.logdet(-m)
 torch.cholesky(low) torch.linalg.eigvalsh(low)
 F.normalize(t,2.0,dim=-1) F.normalize(t,2)
-torch.linspace(0,3,5,dtype=torch.float32)
 x.gather(0,k[None,:2]) v.gather(0,k[:2]) x.index_add(1,k,y,alpha=2)
 torch.diag_embed(x) torch.diag_embed(x/0) F.softplus(x,beta=2) F.softplus(x,3)
-F.layer_norm(x,(3,)) F.layer_norm(x,[3],eps=0.1) x.chunk(2,dim=1)
-x.unflatten(1,(3,1)) x.median()
-t.unflatten(-1,(1,2)) v.unflatten(0,(3,1)) torch.median(x) torch.median(v)
+x.chunk(2,dim=1)
 torch.quantile(x,0.3,dim=1) x.quantile(0.5)
 x.sum_to_size(1,3) x.sum_to_size((3,)) t.sum_to_size(1,2,1) x.sum_to_size(2,3)
 F.smooth_l1_loss(x,y) F.binary_cross_entropy_with_logits(x,q)
 F.binary_cross_entropy_with_logits(x,q,reduction="mean")
 F.binary_cross_entropy_with_logits(x,q,reduction="sum")
-F.binary_cross_entropy_with_logits(x,q,reduction="none") F.nll_loss(x,k[:2])
-F.nll_loss(x,k[:2],reduction="sum") F.cross_entropy(x,k[:2])
-F.cross_entropy(x,k[:2],reduction="none") F.conv1d(t,t) F.conv1d(t,t,padding=(1,))
-F.conv2d(image,kernel,stride=2,padding=1) F.conv2d(image,kernel,v[:2],(1,2),(0,1),2)
+F.binary_cross_entropy_with_logits(x,q,reduction="none")
+F.conv1d(t,t)
+F.conv2d(image,kernel,stride=2,padding=1)
+F.conv2d(image,kernel,v[:2],1,0,2)
 F.conv2d(image,kernel[:,:1],None,1,0,1,groups=2) F.conv3d(image[None],kernel[:,None])
-F.conv_transpose1d(t,t) F.conv_transpose1d(t,t,None,1,0,0)
-F.conv_transpose2d(image,kernel,stride=2,padding=1)
-F.conv_transpose2d(image,kernel,v[:2],(2,1),(0,1),groups=1)
-F.conv_transpose2d(image,kernel[:,:1],None,2,0,0,2)
-F.conv_transpose2d(four,kernels,groups=2)
-F.conv_transpose3d(image[None],kernel[:1,None])
-F.conv_transpose3d(image[None],kernel[:1,None],None,1,0,0)
 torch.softmax(x,1) torch.log_softmax(x,1) torch.celu(x) torch.selu(x)
 F.leaky_relu(x,0.1) F.embedding(i,m) F.one_hot(i,3) F.l1_loss(x,y)
 F.l1_loss(x,y,reduction="none") F.l1_loss(x,y,reduction="sum") F.mse_loss(x,y)
@@ -196,7 +183,7 @@ F.normalize(x) F.normalize(x,dim=0)
 F.pad(x,(1,2)) F.pad(x,(1,2),mode="constant",value=3.0) F.pad(x,[1,0,0,1])
 torch.vander(v) torch.ldexp(x,y) torch.atleast_1d(v) torch.atleast_2d(v)
 torch.linalg.diagonal(m) torch.linalg.vecdot(x,y) torch.matrix_exp(m) torch.empty(2,3)
-torch.empty_like(x) x.new_empty(2) x.new(2,3) x.new(x.shape)
+torch.empty_like(x) x.new_empty(2) x.new(2,3)
 x.new_empty(2,dtype=torch.int32) x.cuda()
 torch.special.xlog1py(q,q) torch.special.zeta(q+2,q) torch.fft.fftshift(x)
 torch.relu(x) torch.scatter(x,1,i,value=2.0) torch.fliplr(x) torch.vstack([x,y])
@@ -233,7 +220,7 @@ class Run:
             bound = row.bind(given, fact(expected))
             if isinstance(bound, str):
                 continue
-            found = bound.expression(method=name.startswith("Tensor."))
+            found = bound.expression()
             if found is None:
                 continue
             self.used.add(id(row))

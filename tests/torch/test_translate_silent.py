@@ -63,7 +63,7 @@ Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand HalfPlus
 IntMask Walrus MaskReads Builtins Hist KwDefault MultiOut Chained InplaceArg
 TupleSwap ReluInplace ShapeInplace StarArgs Cumul Cumul2 SetterThenRead GradReverse
 Quantize BinActive LSQ SRUpdate VecQuant SoftDTW ChamferDistance MatrixSqrt
-Cond WhileLoop FocalLoss Rotary RMSNorm MedianOfNan
+Cond WhileLoop FocalLoss Rotary RMSNorm
 """
 
 

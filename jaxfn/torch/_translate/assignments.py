@@ -16,19 +16,6 @@ from jaxfn.torch._translate.syntax import (
     root_of,
 )
 
-_OPERATORS = {
-    cst.AddAssign: ("add", "{}"),
-    cst.SubtractAssign: ("add", "-{}"),
-    cst.MultiplyAssign: ("multiply", "{}"),
-    cst.DivideAssign: ("divide", "{}"),
-}
-_BINARY = {
-    cst.AddAssign: cst.Add,
-    cst.SubtractAssign: cst.Subtract,
-    cst.MultiplyAssign: cst.Multiply,
-    cst.DivideAssign: cst.Divide,
-}
-
 
 def bind(name: str, value: Any) -> Any:
     """Return `name = value`."""
@@ -169,19 +156,12 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     decision = rewriter.facts.decision(old)
     if decision.reason or not isinstance(target.value, cst.Name):
         return rewriter.refuse(f"a write: {decision.reason or 'it has no name'}")
-    x, place, value = target.value.value, new.target, new.value
-    operator = type(old.operator)
-    if operator not in _OPERATORS:
-        return rewriter.refuse("this operator on a part of a tensor")
-    if rewriter.masks.is_masked(target):
-        both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
-        return _where(rewriter, old, x, place, both)
-    index = index_text(place)
-    if any(rewriter.infer.of(i).is_tensor for i in indices(target)):
-        # torch writes each place once, but `.at[].add` adds up equal indices.
-        part = cst.parse_expression(f"{x}[{index}]")
-        both = cst.BinaryOperation(part, _BINARY[operator](), paren(value))
-        return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": both}))]
-    method, form = _OPERATORS[operator]
-    text = f"{x}.at[{index}].{method}({form.format('_value')})"
-    return [bind(x, fill(text, {"_value": value}))]
+    x, index = target.value.value, index_text(new.target)
+    masked = rewriter.masks.is_masked(target)
+    # torch writes each place once, but `.at[].add` adds up equal indices.
+    part = cst.parse_expression(x if masked else f"{x}[{index}]")
+    operator = getattr(cst, type(old.operator).__name__.removesuffix("Assign"))()
+    value = cst.BinaryOperation(part, operator, paren(new.value))
+    if masked:
+        return _where(rewriter, old, x, new.target, value)
+    return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": value}))]

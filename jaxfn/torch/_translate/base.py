@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._translate.infer import Inference, widens
+from jaxfn.torch._translate.infer import Inference, is_elementwise, widens
 from jaxfn.torch._translate.observed import ExprType, Observations
 from jaxfn.torch._translate.syntax import (
     code,
@@ -22,7 +22,6 @@ from jaxfn.torch._translate.syntax import (
 from jaxfn.torch._translate.table import ROWS
 from jaxfn.torch._translate.units import Unit
 
-_TENSORS = ("tensor", "unknown", "mixed")
 _SHOWN = ("tensor", "array", "int", "float", "bool", "complex", "str", "none", "seq")
 
 
@@ -157,15 +156,10 @@ class Rewriting(cst.CSTTransformer):
 
     def _rows(self, original: Any) -> tuple[str, ...]:
         """Return the rows for the functions and methods of torch that a line calls."""
-        found: list[str] = []
-        for call in (c for node in _head(original) for c in find(node, cst.Call)):
-            target = self.unit.references.get(call.func)
-            name = target.name if target is not None and target.kind == "torch" else ""
-            is_method = isinstance(call.func, cst.Attribute) and target is None
-            if is_method and self.infer.of(call.func.value).kind in _TENSORS:
-                name = f"Tensor.{call.func.attr.value}"
-            found.extend(map(str, ROWS.get(name) or ROWS.get(name.rstrip("_"), ())))
-        return tuple(dict.fromkeys(found))
+        calls = [c for node in _head(original) for c in find(node, cst.Call)]
+        names = [self.infer.name(call) for call in calls]
+        rows = [r for n in names for r in ROWS.get(n) or ROWS.get(n.rstrip("_"), ())]
+        return tuple(dict.fromkeys(map(str, rows)))
 
     def drop(self, original: Any, reason: str) -> None:
         """Note that the code is dropped, because it has no meaning in JAX."""
@@ -204,7 +198,6 @@ def commented(said: list[str], text: str) -> list[Any]:
 
 
 _KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type_as"}
-_REDUCED = {"sum", "mean", "any", "all", "prod"}
 
 
 class Masks:
@@ -213,8 +206,6 @@ class Masks:
     def __init__(self, infer: Inference) -> None:
         self._infer = infer
         self._whole: set[Any] = set()
-        self._reduced: set[Any] = set()
-        self._read: dict[Any, Any] = {}
 
     def mask(self, subscript: Any) -> Any:
         """Return the mask if it is all that stands in the brackets, else None."""
@@ -234,7 +225,6 @@ class Masks:
     def read(self, problem: Callable[[str], None], original: Any, updated: Any) -> Any:
         """Return a subscript that is read; `problem` takes reasons for a refusal."""
         if original in self._whole:
-            self._read[original] = updated.slice[0].slice.value
             return updated.value
         if self.is_masked(original):
             problem("a read with a mask has no fixed shape: JAX needs jnp.where")
@@ -281,43 +271,13 @@ class Masks:
         return False
 
     def _call(self, node: Any, mask: str, found: list[Any]) -> bool:
-        func = node.func
-        target = self._infer.target(func)
-        parts = [a.value for a in node.args]
-        if target is not None and target.kind == "torch":
-            rows = ROWS.get(target.name, [])
-        elif isinstance(func, cst.Attribute) and self._infer.of(func.value).is_tensor:
-            rows = ROWS.get(f"Tensor.{func.attr.value}", [])
-            if func.attr.value in _KEPT:
-                return self._elementwise(func.value, mask, found)
-            parts = [func.value, *parts]
-        else:
-            return False
-        if not rows or not all(row.elementwise for row in rows):
-            return False
-        return all(self._elementwise(p, mask, found) for p in parts)
-
-    def plan_reduction(self, call: Any) -> None:
-        """Note `x[mask].sum()`, which is `where=` in JAX."""
-        func = call.func
-        if call.args or not isinstance(func, cst.Attribute):
-            return
-        subscript = func.value
-        if func.attr.value not in _REDUCED or not isinstance(subscript, cst.Subscript):
-            return
-        mask, x = self.mask(subscript), self._infer.of(subscript.value)
-        if mask is None or not x.is_tensor or x.ndim is None:
-            return
-        if self._infer.of(mask).ndim == x.ndim:
-            self._whole.add(subscript)
-            self._reduced.add(call)
-
-    def reduction(self, original: Any, updated: Any) -> Any:
-        """Return `x.sum(where=mask)` for `x[mask].sum()`; None for anything else."""
-        if original not in self._reduced:
-            return None
-        values = {"_x": updated.func.value, "_mask": self._read[original.func.value]}
-        return fill(f"_x.{original.func.attr.value}(where=_mask)", values)
+        name, parts = self._infer.name(node), [a.value for a in node.args]
+        if name.startswith("Tensor."):
+            if node.func.attr.value in _KEPT:
+                return self._elementwise(node.func.value, mask, found)
+            parts.append(node.func.value)
+        each = [self._elementwise(part, mask, found) for part in parts]
+        return is_elementwise(name) and all(each)
 
 
 def _with_arrays(updated: Any) -> Any:

@@ -72,9 +72,6 @@ class Calls(References):
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
         if isinstance(func, cst.Attribute):
-            reduced = self.masks.reduction(original_node, updated_node)
-            if reduced is not None:
-                return reduced
             owner = self.infer.of(func.value)
             if owner.is_tensor:
                 return self._method(original_node, updated_node)

@@ -44,10 +44,6 @@ class Inference:
             self._busy.discard(node)
         return UNKNOWN if found.kind == "busy" and not self._busy else found
 
-    def target(self, node: Any) -> Any:
-        """Return the meaning of a name that is not local."""
-        return self._unit.references.get(node)
-
     # ---- from the text
 
     def _guess(self, node: Any) -> ExprType:
@@ -201,13 +197,21 @@ class Inference:
 
     def _call(self, node: Any) -> ExprType:
         """Return a tensor for a function or method whose rows are elementwise."""
-        target = self._unit.references.get(node.func)
-        is_method = isinstance(node.func, cst.Attribute) and target is None
-        name = target.name if target is not None and target.kind == "torch" else ""
-        if is_method and self.of(node.func.value).is_tensor:
-            name = f"Tensor.{node.func.attr.value}"
-        rows = ROWS.get(name, ())
-        return TENSOR if rows and all(row.elementwise for row in rows) else UNKNOWN
+        return TENSOR if is_elementwise(self.name(node)) else UNKNOWN
+
+    def name(self, call: Any) -> str:
+        """Return the name in the table that a call has; empty if it has none."""
+        func, target = call.func, self._unit.references.get(call.func)
+        if target is not None:
+            return target.name if target.kind == "torch" else ""
+        is_method = isinstance(func, cst.Attribute) and self.of(func.value).is_tensor
+        return f"Tensor.{func.attr.value}" if is_method else ""
+
+
+def is_elementwise(name: str) -> bool:
+    """Return whether all rows of a name are elementwise."""
+    rows = ROWS.get(name, ())
+    return bool(rows) and all(row.elementwise for row in rows)
 
 
 def widens(facts: Sequence[ExprType], wanted: str | None) -> bool:

@@ -39,9 +39,6 @@ PAIRS = ("values", "indices")
 class References(Rewriting):
     """A transformer of names and attributes."""
 
-    def visit_Call(self, node: Any) -> None:
-        self.masks.plan_reduction(node)
-
     def is_passed_over(self, node: Any) -> bool:
         """Return whether it is written to, or has no meaning in JAX."""
         around: Any = self.parents.get(node)

@@ -55,6 +55,22 @@ def _split(given: BoundCall) -> str | None:
     return f"jnp.split(x, [{', '.join(cuts)}], axis=dim)"
 
 
+def _sum_to_size(given: BoundCall) -> str | None:
+    """Sum over the axes that are 1, or missing, in the result."""
+    sizes, found = given["x"].fact.shape, given.result.shape
+    if sizes is None or found is None:
+        return None
+    n = len(sizes) - len(found)
+    axes = [*range(n), *(n + i for i, k in enumerate(found) if k == 1 != sizes[n + i])]
+    if not axes:
+        return "x"
+    if n == len(axes):
+        return f"jnp.sum(x, axis={axes[0] if n == 1 else tuple(axes)})"
+    if n:
+        return None
+    return f"jnp.sum(x, axis={tuple(axes)}, keepdims=True)"
+
+
 def _flatten(given: BoundCall) -> str | None:
     """Axes are counted from the end only if they are written so."""
     start, end = given.literal("start_dim", None), given.literal("end_dim", None)
@@ -154,6 +170,7 @@ transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
 unbind             x dim?                        jnp.unstack(x, axis=dim)
 unsqueeze          x dim                         jnp.expand_dims(x, dim)
 .view              x **shape:size                x.reshape(*shape)
+.sum_to_size       x *size                       @_sum_to_size
 select             x dim index                   jnp.take(x, index, axis=dim)
 narrow             x dim start length            jax.lax.dynamic_slice_in_dim(x, start, length, axis=dim)
 view_as_complex    x                             jax.lax.complex(x[..., 0], x[..., 1])
