@@ -564,3 +564,23 @@ class Asking(Function):
         if len(g) > 1 and 0 < g.sum() < 1e9:
             g = g * max(g.max(), 2.0)
         return g
+
+
+class NarrowSum(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.full((4,), 100).to(torch.int8).cumsum(0) * x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.sum() * torch.ones(2, 3)
+
+
+class EmptyDim(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * x.sum(dim=())
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
