@@ -596,9 +596,7 @@ def test_a_swapped_row_is_found(module, monkeypatch):
 
 
 def test_a_dropped_keyword_is_found(module, monkeypatch):
-    from jaxfn.torch._translate.table.row import row
-
-    short = [row("sum", "x dim? keepdim?", "jnp.sum(x, keepdims=keepdim)")]
+    short = table.row.table("sum x dim? keepdim?  jnp.sum(x, keepdims=keepdim)", {})
     monkeypatch.setitem(table.ROWS, "Tensor.sum", short)
     found = translate(module(function("return x * 1", "return x * g.sum(dim=0)")).T, X)
     failed = [f.check for f in found.comparison.failures]

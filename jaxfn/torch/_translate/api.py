@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,7 +20,7 @@ from jaxfn.torch._translate.port import (
     of_class,
 )
 from jaxfn.torch._translate.rewriter import Rewriter
-from jaxfn.torch._translate.runs import InstrumentedOriginal, quiet, run
+from jaxfn.torch._translate.runs import InstrumentedOriginal, run
 from jaxfn.torch._translate.syntax import cst
 from jaxfn.torch._translate.units import Unit, collect
 
@@ -87,7 +88,8 @@ def is_user_function(value: Any) -> bool:
 def _learn(
     units: Any, library: SourceFiles, cls: Any, args: Sequence[Any]
 ) -> Observations:
-    with quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about the original
         try:
             run(cls, args)
         except Exception as error:

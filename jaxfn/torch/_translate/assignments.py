@@ -114,10 +114,10 @@ def _where(
     rewriter: Rewriting, old: Any, x: str, place: Any, value: Any, cast: str = ""
 ) -> list[Any]:
     """Return the new value of `x[mask] = value`."""
-    plan = rewriter.masked.get(old)
-    if plan is None:
+    axes = rewriter.masks.axes.get(old)
+    if axes is None:
         return rewriter.refuse("a write with a mask: the value has no fixed shape")
-    text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x}){cast}"
+    text = f"jnp.where(_mask{axes}, _value, {x}){cast}"
     values = {"_mask": place.slice[0].slice.value, "_value": value}
     return [bind(x, fill(text, values))]
 

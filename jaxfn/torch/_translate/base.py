@@ -61,7 +61,6 @@ class Rewriting(cst.CSTTransformer):
         frames: For each open statement, why it can't be translated.
         left_before: For each open statement, the number of entries in `left` before it.
         paired: Calls of which one of two results is taken.
-        masked: Text of `where` for each assignment with a mask.
         written: New calls in the place of writes, by the original ones.
     """
 
@@ -81,7 +80,6 @@ class Rewriting(cst.CSTTransformer):
         self.frames: list[list[str]] = [[]]
         self.left_before: list[int] = []
         self.paired: set[Any] = set()
-        self.masked: dict[Any, str] = {}
         self.written: dict[Any, Any] = {}
 
     def problem(self, reason: str) -> None:
@@ -201,9 +199,14 @@ _KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type
 
 
 class Masks:
-    """The subscripts that are boolean masks."""
+    """The subscripts that are boolean masks.
+
+    Attributes:
+        axes: For each write, the subscript that gives its mask the missing axes.
+    """
 
     def __init__(self, infer: Inference) -> None:
+        self.axes: dict[Any, str] = {}
         self._infer = infer
         self._whole: set[Any] = set()
 
@@ -232,24 +235,19 @@ class Masks:
             return _with_arrays(updated)
         return updated
 
-    def plan(self, target: Any, value: Any) -> str | None:
-        """Return how to write `x[mask] = value`: "where...", or None to refuse."""
+    def plan(self, write: Any, target: Any) -> None:
+        """Note how to write `x[mask] = value`, if the value is elementwise."""
+        if not isinstance(target, cst.Subscript) or not self.is_masked(target):
+            return
         mask = self.mask(target)
-        if mask is None:
-            return None
         x, m = self._infer.of(target.value), self._infer.of(mask)
-        if x.ndim is None or m.ndim is None or m.ndim > x.ndim:
-            return None
-        text = code(mask)
+        if mask is None or x.ndim is None or m.ndim is None or m.ndim > x.ndim:
+            return
         found: list[Any] = []
-        if not self._elementwise(value, text, found):
-            return None
-        self._whole.update(found)
-        return "where" + (
-            ""
-            if m.ndim == x.ndim
-            else f"[{', '.join(['...'] + ['None'] * (x.ndim - m.ndim))}]"
-        )
+        if self._elementwise(write.value, code(mask), found):
+            self._whole.update(found)
+            axes = ["..."] + ["None"] * (x.ndim - m.ndim)
+            self.axes[write] = "" if m.ndim == x.ndim else f"[{', '.join(axes)}]"
 
     def _elementwise(self, node: Any, mask: str, found: list[Any]) -> bool:
         """Return whether it is elementwise, and reads everything with this mask."""

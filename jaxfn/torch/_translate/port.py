@@ -65,12 +65,9 @@ def _header(main: SourceFile) -> list[Any]:
     header = list(main.tree.header)
     while header and header[-1].comment is None:
         header.pop()
-    kept = [line for line in header if line.comment is None or not _is_magic(line)]
+    texts = {x: x.comment.value if x.comment else "" for x in header}
+    kept = [x for x, text in texts.items() if not text.startswith(("#!", "# -*-"))]
     return [*kept, cst.EmptyLine(indent=False)] if kept else []
-
-
-def _is_magic(line: Any) -> bool:
-    return line.comment.value.startswith(("#!", "# -*-"))
 
 
 def _docstring(main: SourceFile) -> list[Any]:
@@ -128,16 +125,15 @@ def as_torch(args: Sequence[Any]) -> list[Any]:
     ]
 
 
-def load(source: str, name: str = "translated") -> Any:
+def load(source: str) -> Any:
     """Return the translation as a module."""
-    module, before = types.ModuleType(name), sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses look up their module when they are defined
+    module = types.ModuleType("__jaxfn_translation__")
+    # Dataclasses look up their module when they are defined.
+    sys.modules[module.__name__] = module
     try:
-        exec(compile(source, f"<{name}>", "exec"), vars(module))
+        exec(compile(source, f"<{module.__name__}>", "exec"), vars(module))
     finally:
-        del sys.modules[name]
-        if before is not None:
-            sys.modules[name] = before
+        del sys.modules[module.__name__]
     return module
 
 

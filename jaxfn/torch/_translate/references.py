@@ -185,9 +185,8 @@ class References(Rewriting):
         if target.name in _VALUES:
             return cst.parse_expression(_VALUES[target.name])
         for row in ROWS.get(target.name, ()):
-            text = row.gives
-            if isinstance(text, str) and text.endswith("(x)"):
-                return cst.parse_expression(text[: -len("(x)")])
+            if row.gives.endswith("(x)"):
+                return cst.parse_expression(row.gives.removesuffix("(x)"))
         self.problem(target.name)
         return updated
 
@@ -205,14 +204,14 @@ def _is_meaningless(arg: Any) -> bool:
 
 
 _SAME = {
-    "torch.autograd.function.once_differentiable": "jaxfn.once_differentiable",
-    "torch.amp.custom_fwd": "jaxfn.amp.custom_fwd",
-    "torch.amp.custom_bwd": "jaxfn.amp.custom_bwd",
-    "torch.cuda.amp.custom_fwd": "jaxfn.amp.custom_fwd",
-    "torch.cuda.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+    torch.autograd.function.once_differentiable: "jaxfn.once_differentiable",
+    torch.amp.custom_fwd: "jaxfn.amp.custom_fwd",
+    torch.amp.custom_bwd: "jaxfn.amp.custom_bwd",
+    torch.cuda.amp.custom_fwd: 'jaxfn.amp.custom_fwd(device_type="cuda")',
+    torch.cuda.amp.custom_bwd: 'jaxfn.amp.custom_bwd(device_type="cuda")',
 }
-_NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
-_NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
+_NOTHING = {torch.no_grad, torch.inference_mode, torch.enable_grad}
+_NOTHING |= {torch.compiler.disable}
 
 
 def decorators(rewriter: Rewriting, original: Any) -> dict[str, Any]:
@@ -235,16 +234,16 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
     target = rewriter.unit.references.get(node.func if called else node)
     if target is None or target.kind in ("builtin", "import"):
         return decorator
-    full = _full(target)
-    if full in _NOTHING or is_compiler(full):
+    if target.value in _NOTHING or is_compiler(target.name):
         return None
-    if full in _SAME:
+    if target.value in _SAME:
         args = [a.with_changes(value=a.value.visit(rewriter)) for a in given]
-        text = _SAME[full] + ('(device_type="cuda")' if "cuda" in full else "()")
-        call: Any = cst.parse_expression(text)
-        bare = not called and not call.args
-        call = call.with_changes(args=[*call.args, *args])
-        return decorator.with_changes(decorator=call.func if bare else call)
+        found: Any = cst.parse_expression(_SAME[target.value])
+        if isinstance(found, cst.Call):
+            found = found.with_changes(args=[*found.args, *args])
+        elif called:
+            found = cst.Call(found, args)
+        return decorator.with_changes(decorator=found)
     if not _is_transparent(_decorated(rewriter, original), original):
         rewriter.problem(f"the decorator {code(node)}")
     return None
@@ -257,15 +256,6 @@ def _decorated(rewriter: Rewriting, original: Any) -> Any:
         value = vars(value).get(original.name.value)
         value = getattr(value, "__func__", value)
     return value
-
-
-def _full(target: Any) -> str:
-    """Return the name in `_SAME`, because torch has two names for some."""
-    for name in _SAME:
-        module, _, last = name.rpartition(".")
-        if target.name.endswith(f".{last}") and target.name.startswith("torch."):
-            return name if "amp" not in name or module in target.name else target.name
-    return target.name
 
 
 def _is_transparent(value: Any, original: Any) -> bool:

@@ -164,19 +164,10 @@ class Rewriter(Calls):
     # ---- assignments
 
     def visit_Assign(self, node: Any) -> None:
-        target = node.targets[0].target
-        if isinstance(target, cst.Subscript):
-            self._plan_mask(node, target)
+        self.masks.plan(node, node.targets[0].target)
 
     def visit_AugAssign(self, node: Any) -> None:
-        if isinstance(node.target, cst.Subscript):
-            self._plan_mask(node, node.target)
-
-    def _plan_mask(self, node: Any, target: Any) -> None:
-        if self.masks.is_masked(target):
-            found = self.masks.plan(target, node.value)
-            if found is not None:
-                self.masked[node] = found
+        self.masks.plan(node, node.target)
 
 
 def _value(old: Any, new: Any) -> bool | None:

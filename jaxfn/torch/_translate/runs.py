@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._base import torch
@@ -307,11 +305,3 @@ def _tuple(x: Any) -> tuple[Any, ...]:
 
 def _requires_grad(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence torch's warnings about the original."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -1,6 +1,6 @@
 """Reductions, indices, matrices and transforms."""
 
-from jaxfn.torch._translate.table.row import BoundCall, row, table
+from jaxfn.torch._translate.table.row import BoundCall, table
 
 
 def _cumulative(given: BoundCall) -> str | None:
@@ -44,63 +44,20 @@ linalg.norm        x -dim:int -keepdim?          jnp.linalg.norm(x, axis=dim, ke
 linalg.norm        x ord dim:int keepdim?        jnp.linalg.norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.vector_norm x ord? dim? keepdim?          jnp.linalg.vector_norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=ord, keepdims=keepdim)
+max|min            x dim:int keepdim?            jnp.NAME(x, axis=dim, keepdims=keepdim)  jnp.argNAME(x, axis=dim, keepdims=keepdim)
+std_mean           x dim -keepdim?               jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+std_mean           x dim unbiased==False keepdim?  jnp.std(x, axis=dim, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+std_mean           x dim -correction -keepdim?   jnp.std(x, axis=dim, ddof=correction, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+var_mean           x dim -keepdim?               jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+var_mean           x dim unbiased==False keepdim?  jnp.var(x, axis=dim, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+var_mean           x dim -correction -keepdim?   jnp.var(x, axis=dim, ddof=correction, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+sort               x dim? descending? stable?    jnp.sort(x, axis=dim, descending=descending)  jnp.argsort(x, axis=dim, descending=descending)
+kthvalue           x k:int dim?=-1               jnp.take(jnp.sort(x, axis=dim), k - 1, axis=dim)  jnp.take(jnp.argsort(x, axis=dim), k - 1, axis=dim)
+topk               x k dim? largest==True sorted?  jax.lax.top_k(x, k, axis=dim)[0]  jax.lax.top_k(x, k, axis=dim)[1]  jax.lax.top_k(x, k, axis=dim)
+topk               x k dim?                      jax.lax.top_k(x, k, axis=dim)[0]  jax.lax.top_k(x, k, axis=dim)[1]  jax.lax.top_k(x, k, axis=dim)
 """,
     locals(),
-) + [
-    # Values and indices.
-    row(
-        "max",
-        "x dim:int keepdim?",
-        "jnp.max(x, axis=dim, keepdims=keepdim)",
-        second="jnp.argmax(x, axis=dim, keepdims=keepdim)",
-    ),
-    row(
-        "min",
-        "x dim:int keepdim?",
-        "jnp.min(x, axis=dim, keepdims=keepdim)",
-        second="jnp.argmin(x, axis=dim, keepdims=keepdim)",
-    ),
-    *[
-        row(
-            f"{kind}_mean",
-            takes,
-            f"jnp.{kind}(x, axis=dim{ddof}, keepdims=keepdim)",
-            second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-        )
-        for kind in ("std", "var")
-        for takes, ddof in (
-            ("x dim -keepdim?", ", ddof=1"),
-            ("x dim unbiased==False keepdim?", ""),
-            ("x dim -correction -keepdim?", ", ddof=correction"),
-        )
-    ],
-    row(
-        "sort",
-        "x dim? descending? stable?",
-        "jnp.sort(x, axis=dim, descending=descending)",
-        second="jnp.argsort(x, axis=dim, descending=descending)",
-    ),
-    row(
-        "kthvalue",
-        "x k:int dim?=-1",
-        "jnp.take(jnp.sort(x, axis=dim), k - 1, axis=dim)",
-        second="jnp.take(jnp.argsort(x, axis=dim), k - 1, axis=dim)",
-    ),
-    row(
-        "topk",
-        "x k dim? largest==True sorted?",
-        "jax.lax.top_k(x, k, axis=dim)[0]",
-        second="jax.lax.top_k(x, k, axis=dim)[1]",
-        pair="jax.lax.top_k(x, k, axis=dim)",
-    ),
-    row(
-        "topk",
-        "x k dim?",
-        "jax.lax.top_k(x, k, axis=dim)[0]",
-        second="jax.lax.top_k(x, k, axis=dim)[1]",
-        pair="jax.lax.top_k(x, k, axis=dim)",
-    ),
-]
+)
 
 
 def _along(given: BoundCall) -> bool:
@@ -125,12 +82,11 @@ def _gather(given: BoundCall) -> str | None:
     return f"jnp.take_along_axis(x[{', '.join(sizes)}], index, axis=dim)"
 
 
-def _fits(given: BoundCall) -> bool:
-    """Return whether source and index match: torch ignores other elements."""
-    return (
-        given["src"].fact.kind != "tensor"
-        or given["src"].fact.shape == given["index"].fact.shape
-    )
+def _source(given: BoundCall) -> str:
+    """Torch ignores the elements that the index lacks."""
+    fits = given["src"].fact.shape == given["index"].fact.shape
+    is_number = not given["src"].fact.is_tensor
+    return "src" if fits or is_number else "src[tuple(map(slice, index.shape))]"
 
 
 def _grid(given: BoundCall) -> str | None:
@@ -144,33 +100,14 @@ def _grid(given: BoundCall) -> str | None:
     return f"({head}index{tail})"
 
 
-def _at_grid(what: str, source: str) -> str:
-    def found(given: BoundCall) -> str | None:
-        grid, part = _grid(given), "[tuple(map(slice, index.shape))]"
-        fits = "src" not in given or _fits(given)
-        return grid and f"x.at[{grid}].{what}({source}{'' if fits else part})"
+def _axis(given: BoundCall) -> str | None:
+    """Return the index of `.at` with `index` along one axis."""
+    dim = given.literal("dim", None)
+    if not given["x"].fact.ndim or not isinstance(dim, int):
+        return None
+    head = ":, " * dim if dim >= 0 else "..., "
+    return f"{head}index{', :' * (-dim - 1)}"
 
-    return found  # pyright: ignore[reportReturnType]
-
-
-_scatter, _scatter_add = _at_grid("set", "src"), _at_grid("add", "src")
-_scatter_value = _at_grid("set", "value")
-
-
-def _axis(what: str) -> str:
-    def found(given: BoundCall) -> str | None:
-        dim = given.literal("dim", None)
-        if not given["x"].fact.ndim or not isinstance(dim, int):
-            return None
-        head = ":, " * dim if dim >= 0 else "..., "
-        return f"x.at[{head}index{', :' * (-dim - 1)}].{what}"
-
-    return found  # pyright: ignore[reportReturnType]
-
-
-_index_add, _index_fill = _axis("add(source)"), _axis("set(value)")
-_index_add_times = _axis("add(alpha * source)")
-_index_copy = _axis("set(source)")
 
 ROWS += table(
     """
@@ -178,13 +115,13 @@ gather             x dim index                   @_gather
 take_along_dim     x indices dim                 jnp.take_along_axis(x, indices, axis=dim)
 index_select       x dim index                   jnp.take(x, index, axis=dim)
 take               x index                       jnp.take(x.ravel(), index)
-index_add          x dim index source            @_index_add
-index_add          x dim index source -alpha     @_index_add_times
-index_copy         x dim index source            @_index_copy
-index_fill         x dim index value             @_index_fill
-scatter            x dim index src               @_scatter
-scatter            x dim index -value            @_scatter_value
-scatter_add        x dim index src               @_scatter_add
+index_add          x dim index source            x.at[@_axis].add(source)
+index_add          x dim index source -alpha     x.at[@_axis].add(alpha * source)
+index_copy         x dim index source            x.at[@_axis].set(source)
+index_fill         x dim index value             x.at[@_axis].set(value)
+scatter            x dim index src               x.at[@_grid].set(@_source)
+scatter            x dim index -value            x.at[@_grid].set(value)
+scatter_add        x dim index src               x.at[@_grid].add(@_source)
 searchsorted       sorted_sequence x right==True  jnp.searchsorted(sorted_sequence, x, side="right")
 searchsorted       sorted_sequence x             jnp.searchsorted(sorted_sequence, x)
 bucketize          x boundaries right==True      jnp.searchsorted(boundaries, x, side="right")

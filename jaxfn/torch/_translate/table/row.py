@@ -5,13 +5,17 @@ The columns of a table:
 1. The name, or several with `|` between them. `sum` is `torch.sum` and the method,
    `.view` only the method, `torch.where` only the function. `F.x`, `linalg.x`,
    `special.x` and `fft.x` are functions of these modules.
-2. The parameters, by torch's names. `x` is required, `dim?` is optional, and `dim?=0`
+2. The parameters, by torch's names, or `()`. `x` is required, `dim?` is optional, and `dim?=0`
    has a default. `*size` takes sizes or one tuple of them. `other:tensor` must be a
    tensor, `dim:int` an integer. `-dtype` is given by name, and `mode=="tanh"` takes
    only this value.
 3. The equivalent: an expression. An argument whose value is a parameter that the call
-   lacks is left out. `NAME` is the name, without its module. `@f` is a constant, or a
-   function that returns the expression or None to refuse.
+   lacks is left out. `NAME` is the name, without its module. `@f` is the text that a
+   function returns; it returns None to refuse.
+4. If the call has two results: the second one.
+5. An expression of both, if one call of JAX gives them.
+
+Between the columns after the first are two blanks or more.
 """
 
 from __future__ import annotations
@@ -25,39 +29,23 @@ from typing import Any
 from jaxfn.torch._translate.observed import ExprType
 from jaxfn.torch._translate.syntax import Sizes, code, cst, fill
 
+_CALLED = re.compile(r"@(\w+)")
 _TOKEN = re.compile(r"(\*{0,2}|-)(\w+)(\?)?(?::(\w+))?(?:(==?)(.+))?")
 
 
-def row(name: str, takes: str, gives: Any, **more: Any) -> TableRow:
-    """Return a row that has more than a table can express."""
-    return TableRow(
-        name, tuple(_param(token) for token in takes.split()), gives, **more
-    )
-
-
-def table(
-    text: str, functions: Mapping[str, Any] | None = None, **more: Any
-) -> list[TableRow]:
+def table(text: str, functions: Mapping[str, Any], **more: Any) -> list[TableRow]:
     """Return the rows of a table: see the columns above."""
     rows = []
     for line in text.strip().splitlines():
-        head, gives = _columns(line)
-        names, _, takes = head.partition(" ")
+        names, _, rest = line.partition(" ")
+        takes, *results = re.split(r" {2,}", rest.strip())
+        tokens = takes.removeprefix("()").split()
+        params = tuple(_param(token) for token in tokens)
         for name in names.split("|"):
-            made: Any = gives.replace("NAME", name.rpartition(".")[2])
-            if gives.startswith("@"):
-                made = (functions or {})[gives[1:]]
-            rows.append(row(name, takes, made, **more))
+            short = name.rpartition(".")[2]
+            made = [result.replace("NAME", short) for result in results]
+            rows.append(TableRow(name, params, functions, *made, **more))
     return rows
-
-
-def _columns(line: str) -> tuple[str, str]:
-    """Split a line at the first gap of two blanks after the name."""
-    name, _, rest = line.partition(" ")
-    parts = re.split(r" {2,}", rest.strip(), maxsplit=1)
-    if len(parts) == 1:
-        raise ValueError(f"two blanks are missing before the expression: {line}")
-    return f"{name} {parts[0]}", parts[1]
 
 
 def _param(token: str) -> Param:
@@ -103,16 +91,18 @@ class TableRow:
 
     name: str
     params: tuple[Param, ...]
-    gives: str | Callable[[BoundCall], str | None]
+    functions: Mapping[str, Callable[[BoundCall], str | None]] = dataclasses.field(
+        repr=False
+    )
+    gives: str
     second: str | None = None
     pair: str | None = None
     elementwise: bool = False
 
     def __str__(self) -> str:
         params = ", ".join(p.name for p in self.params)
-        gives = (
-            self.gives if isinstance(self.gives, str) else "depends on the arguments"
-        )
+        depends = re.search(_CALLED, self.gives)
+        gives = "depends on the arguments" if depends else self.gives
         return f"{self.names()[-1]}({params}) -> {gives}"
 
     def names(self) -> list[str]:
@@ -283,11 +273,12 @@ class BoundCall:
 
     def expression(self, part: str = "gives") -> Any:
         """Return the expression in JAX, or None if there is none."""
-        template: Any = getattr(self.row, part)
-        if callable(template):
-            template = template(self)
-        if template is None:
-            return None
+        template: str = getattr(self.row, part)
+        for name in re.findall(_CALLED, template):
+            text = self.row.functions[name](self)
+            if text is None:
+                return None
+            template = template.replace(f"@{name}", text)
         values: dict[str, Any] = dict(self._extra)
         for p in self.row.params:
             values[p.name] = self._value(p)

@@ -3,7 +3,7 @@
 Without a dtype, new arrays have JAX's default in place of torch's.
 """
 
-from jaxfn.torch._translate.table.row import BoundCall, row, table
+from jaxfn.torch._translate.table.row import BoundCall, table
 
 
 def _expand(given: BoundCall) -> str | None:
@@ -138,6 +138,7 @@ rot90              x k? dims?                    jnp.rot90(x, k=k, axes=dims)
 broadcast_tensors  *tensors                      jnp.broadcast_arrays(*tensors)
 broadcast_shapes   *shapes                       jnp.broadcast_shapes(*shapes)
 meshgrid           *tensors -indexing?="ij"      jnp.meshgrid(*tensors, indexing=indexing)
+jit.is_scripting|jit.is_tracing ()               False
 finfo|iinfo        type                          jnp.NAME(type)
 is_tensor          x                             isinstance(x, jax.Array)
 """,
@@ -180,7 +181,6 @@ imag               x                             x.imag
 """,
     locals(),
 )
-ROWS += [row(f"jit.is_{what}", "", "False") for what in ("scripting", "tracing")]
 
 
 def _tensor(given: BoundCall) -> str | None:
