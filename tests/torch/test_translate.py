@@ -144,8 +144,11 @@ WRITTEN = [
     ),
     ("return torch.ones_like(x, layout=torch.strided)", ["return jnp.ones_like(x)"]),
     ("y = torch.empty(3)\ntorch.exp(x[0], out=y)\nreturn y", None),
-    ("return x.new(2, 3).fill_(2)", ["return jnp.full((2, 3), 2, x.dtype)"]),
-    ("return torch.empty(2, 3).fill_(2)", ["return jnp.full((2, 3), 2, float)"]),
+    (
+        "return x.new(2, 3).fill_(2)",
+        ["return jnp.full_like(jnp.zeros((2, 3), x.dtype), 2)"],
+    ),
+    ("return torch.empty(2, 3).fill_(2)", None),
     ("return torch.empty_like(x).fill_(2)", ["return jnp.full_like(x, 2)"]),
     ("return torch.ones_like(x).zero_()", None),
     ("return torch.exp_(x * 2)", ["return jnp.exp(x * 2)"]),
@@ -416,51 +419,32 @@ def test_comments_names_and_docstrings_stay(module):
 
 
 OBJECT = """
-import dataclasses
-
-
-@dataclasses.dataclass(frozen=True)
 class Window:
-    \"\"\"A slope.\"\"\"
-
-    width: float
-    shift: torch.Tensor
+    def __init__(self, width):
+        self.width = width
 
     def __call__(self, x):
-        return torch.exp(-torch.abs(x - self.shift) / self.width)
+        return torch.exp(-torch.abs(x) / self.width)
 
 
 class T(Function):
     @staticmethod
     def forward(ctx, x, window):
-        ctx.save_for_backward(x)
-        ctx.window = window
-        return (x > 0).float()
+        return window(x)
 
     @staticmethod
     def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * ctx.window(x), None
+        return g, None
 """
 
 
-def test_an_object_that_computes_is_translated_with_its_class(module):
+@pytest.mark.parametrize(
+    "make", [lambda m: m.Window(0.5), lambda _: torch.nn.Sigmoid()]
+)
+def test_an_object_that_computes_is_left(module, make):
     made = module(OBJECT)
-    found = translate(made.T, X, made.Window(0.5, torch.tensor([0.1, 0.2, 0.3])))
-    assert found.left == ()
-    assert "return jnp.exp(-jnp.abs(x - self.shift) / self.width)" in found.source
-    assert found.comparison.ok, str(found.comparison)
-
-
-def test_a_module_or_an_object_that_holds_objects_is_left(module):
-    made = module(OBJECT)
-    window = made.Window(0.5, torch.tensor(0.1))
-    object.__setattr__(window, "inner", made.Window(0.5, torch.tensor(0.1)))
-    space = {"torch": torch, "__name__": "typed_in"}
-    exec("class Typed:\n    def __call__(self, x):\n        return x * 2", space)
-    for argument in (torch.nn.Sigmoid(), window, space["Typed"]()):
-        found = translate(made.T, X, argument)
-        assert any("computes in PyTorch" in line.reason for line in found.left)
+    found = translate(made.T, X, make(made))
+    assert any("computes in PyTorch" in line.reason for line in found.left)
 
 
 def test_comments_about_what_is_not_carried_over_go(module):
@@ -471,51 +455,22 @@ def test_comments_about_what_is_not_carried_over_go(module):
     assert kept in source
 
 
-CHECKED = [
-    "assert x.max() > 0",
-    "assert x.max() > 0, f'not {x.max().item()}'",
-    "assert (x < 9).all() and x.dim() == 2",
-    "assert x.max().item() > 0",
-    "if torch.isnan(x).any():\n    raise ValueError(f'of {x.sum().item()}')",
-    "if x.sum() > 99:\n    raise ValueError",
-]
+CHECKED = {
+    "assert x.max() > 0": "a branch on the values",
+    "if torch.isnan(x).any():\n    raise ValueError": "a branch on the values",
+    "assert not x.is_cuda, 1": "",
+    "if x.dim() > 2:\n    assert x.is_cuda": "JAX has other devices",
+}
 
 
-@pytest.mark.parametrize("place", ["first", "last in a block", "alone in a block"])
 @pytest.mark.parametrize("check", CHECKED)
-def test_an_assertion_on_values_becomes_a_comment(module, check, place):
-    inner = textwrap.indent(check, "    ")
-    text = {
-        "first": f"{check}\nreturn x * 2",
-        "last in a block": f"if x.dim() == 2:\n    y = x * 2\n{inner}\nreturn y",
-        "alone in a block": f"if x.dim() == 2:\n{inner}\nreturn x * 2",
-    }[place]
-    found = translate(module(function(text, "return 2 * g")).T, X)
-    assert found.ok, str(found)
-    lines = body(found.source)
-    for line in check.splitlines():
-        assert f"#     {line}" in found.source
-        assert line not in lines
-    assert "pass" in lines
-    assert "return y" in lines or "return x * 2" in lines
-
-
-@pytest.mark.parametrize(
-    "check",
-    ["assert (y := x * 2).max() > 0", "assert x.abs_().max() > 0", "assert f(x) > 0"],
-)
-def test_one_that_may_change_something_is_left(module, check):
-    helpers = "def f(x):\n    x.add_(1)\n    return x.max()"
-    text = function(f"{check}\nreturn x * 2", "return 2 * g", helpers=helpers)
-    assert translate(module(text).T, X).left
-
-
-def test_an_assertion_on_the_device_becomes_a_comment(module):
-    text = "if x.dim() > 2:\n    assert x.is_cuda\nassert not x.is_cuda\nreturn x * 2"
-    found = translate(module(function(text, "return 2 * g")).T, X)
-    assert found.ok, str(found)
-    assert "#     assert x.is_cuda\n" in found.source
+def test_a_check_of_values_or_devices_is_marked(module, check):
+    found = translate(module(function(f"{check}\nreturn x * 2", "return 2 * g")).T, X)
     assert "assert False" not in found.source
+    if CHECKED[check]:
+        assert [CHECKED[check] in left.reason for left in found.left] == [True]
+    else:
+        assert found.ok, str(found)
 
 
 def test_without_arguments_what_is_certain_is_translated(module):
@@ -553,7 +508,7 @@ def test_a_function_among_the_arguments_is_translated_too(module):
     assert found.ok, str(found)
 
 
-def test_a_class_in_a_function_keeps_what_it_closes_over(module):
+def test_what_a_class_closes_over_is_marked(module):
     made = module(
         """
         def make(slope):
@@ -569,15 +524,14 @@ def test_a_class_in_a_function_keeps_what_it_closes_over(module):
         """
     )
     found = translate(made.make(2.5), X)
-    assert found.ok, str(found)
-    assert "slope = 2.5" in found.source
+    assert ["slope, which the class closes over" in x.reason for x in found.left] == [
+        True
+    ]
 
 
-def test_an_attribute_of_a_tensor_is_dropped_and_listed(module):
+def test_an_attribute_of_a_tensor_is_marked(module):
     found = translate(module(function("y = x * 1\ny.note = 1\nreturn y")).T, X)
-    assert found.comparison.ok
-    assert not found.ok
-    assert "dropped" in found.left[0].reason
+    assert "a write to Tensor.note" in found.left[0].reason
 
 
 # ---- the comparison

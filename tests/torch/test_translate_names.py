@@ -54,6 +54,7 @@ HERE = {
     "low": torch.tensor([[4.0, 9.0, 9.0], [1.0, 3.0, 9.0], [0.5, 0.2, 5.0]]),
     "five": torch.tensor(5),
     "nothing": None,
+    "blank": torch.ones(2, 3),
     "image": torch.linspace(-1, 1, 64).reshape(1, 2, 4, 8).sin(),
     "a": np.array([1.0, 2.5], np.float32),
     "whole": np.array([1, 2]),
@@ -197,6 +198,7 @@ torch.linalg.cholesky(m) torch.linalg.det(m) torch.linalg.eigvalsh(m)
 torch.linalg.inv(m) torch.linalg.matrix_exp(m) torch.linalg.matrix_power(m,2)
 torch.linalg.pinv(n) torch.linalg.slogdet(m) torch.linalg.svdvals(m)
 torch.inner(v,w) torch.kron(x,n) torch.matmul(m,n) torch.einsum("ij->i",x)
+blank.zero_() blank.fill_(2.0) blank.copy_(v)
 torch.finfo(torch.float32) torch.iinfo(torch.int32)
 """
 OBJECTS = {"finfo", "iinfo"}

@@ -16,8 +16,6 @@ from jaxfn.torch._translate.port import (
     as_torch,
     assembled,
     compared,
-    is_user_object,
-    of_class,
 )
 from jaxfn.torch._translate.rewriter import Rewriter
 from jaxfn.torch._translate.runs import InstrumentedOriginal, run
@@ -43,9 +41,7 @@ def translate(
     given = as_torch(args)
     library = SourceFiles()
     functions = [a for a in given if is_user_function(a)]
-    objects = [type(a) for a in given if is_user_object(a)]
-    objects = [cls for cls in dict.fromkeys(objects) if _has_text(library, cls)]
-    roots = [*classes, *functions, *objects]
+    roots = [*classes, *functions]
     aliases = library.of(classes[0])[0].aliases(classes) if whole else []
     units, facts = collect(library, roots, aliases), Observations()
     if args:
@@ -57,14 +53,6 @@ def translate(
         return source, tuple(left), None
     report = compared(source, classes[0], given, progress)
     return source, tuple(left), report
-
-
-def _has_text(library: SourceFiles, cls: type) -> bool:
-    try:
-        library.of(cls)
-    except ValueError:
-        return False
-    return True
 
 
 def _foreign(args: Sequence[Any], classes: Collection[type]) -> list[Untranslated]:
@@ -104,9 +92,6 @@ def _learn(
         for unit in units.values():
             if is_user_function(unit.value):
                 by_value[id(unit.value)] = original.value(unit)
-            for arg in args:
-                if type(arg) is unit.value and is_user_object(arg):
-                    by_value[id(arg)] = of_class(arg, original.value(unit))
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]
@@ -130,15 +115,14 @@ def _written(
 ) -> tuple[str, list[Untranslated]]:
     left: list[Untranslated] = []
     parts: dict[Any, tuple[Unit, Sequence[Any]]] = {}
-    constants: dict[str, str] = {}
     main, _ = library.of(classes[0])
     for unit in units.values():
-        rewriter = Rewriter(unit, units, facts, constants)
+        rewriter = Rewriter(unit, units, facts)
         found = cst.Module([unit.node]).visit(rewriter)
         statements = [_named(unit, s) for s in found.body]
         parts[unit.key] = unit, statements
         left.extend(rewriter.left)
-    return assembled(main, parts, constants, whole=whole), left
+    return assembled(main, parts, whole=whole), left
 
 
 def _named(unit: Unit, statement: Any) -> Any:

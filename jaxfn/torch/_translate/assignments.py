@@ -48,11 +48,16 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         return [new]
     is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
     if is_attribute and rewriter.infer.of(target.value).is_tensor:
-        return _attribute(rewriter, old)
-    call = old.value
+        name = target.attr.value
+        return (
+            []
+            if name == "requires_grad"
+            else rewriter.refuse(f"a write to Tensor.{name}")
+        )
     changed = code(old.value) != code(new.value)
     if changed and code(new.targets[0].target) == code(new.value):
         return []  # `x = x.clone()`
+    call = old.value
     is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
     if is_write and is_write_name(call.func.attr.value):
         decision = rewriter.facts.decision(call)
@@ -79,17 +84,6 @@ def _is_text(target: Any) -> bool:
     """Return whether it is `x["name"]`, which is no part of a tensor."""
     found = indices(target)
     return len(found) == 1 and isinstance(found[0], cst.SimpleString)
-
-
-def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
-    """Refuse or drop it: JAX arrays have no attributes of the user."""
-    name = old.targets[0].target.attr.value
-    if name == "requires_grad":
-        return []
-    if name in ("data", "grad"):
-        return rewriter.refuse(f"a write to Tensor.{name}")
-    rewriter.drop(old, "an attribute of a tensor, which JAX arrays don't have")
-    return []
 
 
 def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:

@@ -53,15 +53,13 @@ class Rewriting(cst.CSTTransformer):
 
     Attributes:
         unit: The definition; `units` has all, by their keys.
-        constants: Values that the translation closes over, by name: the text of each.
         infer: Types of expressions; `facts` has those of the runs, and the writes.
         masks: Subscripts that are boolean masks.
         parents: The node around each node of the original.
         left: What is not translated.
         frames: For each open statement, why it can't be translated.
-        left_before: For each open statement, the number of entries in `left` before it.
-        paired: Calls of which one of two results is taken.
         written: New calls in the place of writes, by the original ones.
+        paired: Calls of which one of two results is taken.
     """
 
     def __init__(
@@ -69,16 +67,14 @@ class Rewriting(cst.CSTTransformer):
         unit: Unit,
         units: Mapping[Any, Unit],
         facts: Observations,
-        constants: dict[str, str],
     ) -> None:
         super().__init__()
-        self.unit, self.units, self.constants = unit, units, constants
+        self.unit, self.units = unit, units
         self.infer, self.facts = Inference(unit, facts), facts
         self.masks = Masks(self.infer)
         self.parents = unit.names.parents
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
-        self.left_before: list[int] = []
         self.paired: set[Any] = set()
         self.written: dict[Any, Any] = {}
 
@@ -158,11 +154,6 @@ class Rewriting(cst.CSTTransformer):
         names = [self.infer.name(call) for call in calls]
         rows = [r for n in names for r in ROWS.get(n) or ROWS.get(n.rstrip("_"), ())]
         return tuple(dict.fromkeys(map(str, rows)))
-
-    def drop(self, original: Any, reason: str) -> None:
-        """Note that the code is dropped, because it has no meaning in JAX."""
-        text = code(original).strip()
-        self.left.append(self.note(original, f"dropped: {reason}", text))
 
     def mark(
         self, original: Any, reasons: list[str], text: str | None = None

@@ -9,13 +9,11 @@ from jaxfn.torch._translate.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
-    fill,
     is_in_place,
     is_write_name,
     keywords,
     observed_parts,
     paren,
-    zeros_made,
 )
 from jaxfn.torch._translate.table import ROWS
 from jaxfn.torch._translate.table.row import CallArgument
@@ -176,12 +174,11 @@ class Calls(References):
     ) -> Any:
         self._check_write(original, f"Tensor.{name}", self.is_bound(original))
         self.written[original] = updated
-        special = _filled(name, args)
-        if special is not None:
-            return special
-        rows = ROWS.get(f"Tensor.{name}") or ROWS.get(f"Tensor.{name[:-1]}", ())
-        found = self._by_rows(original, updated, f"Tensor.{name}", rows, args)
-        self.check_kept(args[0].fact, [a.fact for a in args[1:]])
+        full = f"Tensor.{name}"
+        rows = ROWS.get(full) or ROWS.get(f"Tensor.{name[:-1]}", ())
+        found = self._by_rows(original, updated, full, rows, args)
+        if full not in ROWS:  # rows of writes keep the dtype
+            self.check_kept(args[0].fact, [a.fact for a in args[1:]])
         return found
 
     def _given(self, originals: Any, updateds: Any) -> list[CallArgument]:
@@ -243,29 +240,6 @@ class Calls(References):
         if part == "both":
             return pair.with_changes(lpar=[], rpar=[])
         return pair
-
-
-def _filled(name: str, args: list[CallArgument]) -> Any:
-    """Return filling and copying, which have no equivalent without a write."""
-    values = {"x": args[0].value}
-    if len(args) > 1:
-        values["y"] = args[1].value
-    made = zeros_made(args[0].value)  # made only to be filled
-    if name == "zero_":
-        return args[0].value if made else fill("jnp.zeros_like(x)", values)
-    if name == "fill_" and len(args) == 2:
-        like, shape, dtype = made or (args[0].value, None, None)
-        if like is not None:
-            return fill("jnp.full_like(x, y)", {**values, "x": like})
-        values |= {"shape": shape, "dtype": dtype or cst.Name("float")}
-        return fill("jnp.full(shape, y, dtype)", values)
-    if name == "copy_" and len(args) >= 2:
-        one, two = args[0].fact, args[1].fact
-        same = one.shape is not None and one.shape == two.shape
-        if same and one.dtype == two.dtype and one.dtype is not None:
-            return args[1].value
-        return fill("jnp.broadcast_to(y, x.shape).astype(x.dtype)", values)
-    return None
 
 
 def _draws(name: str) -> bool:

@@ -335,12 +335,3 @@ def key_of(target: Referent) -> Any:
     """Return the key of the unit that a name means."""
     assert target.source is not None
     return target.source.name, target.path
-
-
-def literal(value: Any) -> str | None:
-    """Return the text of a constant, or None if it is none."""
-    text = repr(value)
-    try:
-        return text if ast.literal_eval(text) == value else None
-    except (ValueError, SyntaxError):
-        return None

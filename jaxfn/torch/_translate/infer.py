@@ -60,37 +60,11 @@ class Inference:
             return self._either(node.left, node.right)
         guess = {
             cst.Name: self._name,
-            cst.UnaryOperation: self._unary,
-            cst.Comparison: self._comparison,
-            cst.IfExp: self._if,
             cst.Attribute: self._attribute,
             cst.Subscript: self._subscript,
             cst.Call: self._call,
         }.get(type(node))
         return UNKNOWN if guess is None else guess(node)
-
-    def _unary(self, node: Any) -> ExprType:
-        inner = self.of(node.expression)
-        if inner.kind == "busy":
-            return inner
-        if isinstance(node.operator, cst.Not):
-            return ExprType("bool")
-        if isinstance(node.operator, cst.Minus) and isinstance(
-            inner.value, (int, float)
-        ):
-            return ExprType(inner.kind, value=-inner.value)
-        return ExprType(inner.kind)
-
-    def _comparison(self, node: Any) -> ExprType:
-        plain = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
-        if any(isinstance(c.operator, plain) for c in node.comparisons):
-            return ExprType("bool")
-        found = self._either(node.left, *(c.comparator for c in node.comparisons))
-        return found if found.kind in ("tensor", "unknown") else ExprType("bool")
-
-    def _if(self, node: Any) -> ExprType:
-        one, two = self.of(node.body), self.of(node.orelse)
-        return ExprType(one.kind) if one.kind == two.kind else UNKNOWN
 
     def _either(self, *nodes: Any) -> ExprType:
         kinds = [self.of(n).kind for n in nodes]
@@ -156,16 +130,7 @@ class Inference:
         if target.kind == "torch":
             name = target.name.rpartition(".")[2]
             return _DTYPE if name in DTYPES or _is_dtype(target) else UNKNOWN
-        if target.kind in ("unit", "value", "import"):
-            return self._constant(target.value)
-        return UNKNOWN
-
-    def _constant(self, value: Any) -> ExprType:
-        """Return the type of a constant of a module or a closure."""
-        for kind in (bool, int, float, str):
-            if isinstance(value, kind):
-                return ExprType(kind.__name__, value=value)
-        return TENSOR if isinstance(value, torch.Tensor) else UNKNOWN
+        return TENSOR if isinstance(target.value, torch.Tensor) else UNKNOWN
 
     def _attribute(self, node: Any) -> ExprType:
         target = self._unit.references.get(node)
@@ -175,9 +140,6 @@ class Inference:
             return _SEQ
         if node.attr.value == "dtype":
             return _DTYPE
-        owner = self._unit.references.get(node.value)
-        if owner is not None and owner.kind == "import":
-            return self._constant(getattr(owner.value, node.attr.value, None))
         if self.of(node.value).is_tensor:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):

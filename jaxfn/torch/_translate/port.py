@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import enum
 import functools
-import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn.torch._base import from_numpy, to_jax, torch
+from jaxfn.torch._base import from_numpy, torch
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
 from jaxfn.torch._translate.files import SourceFile
 from jaxfn.torch._translate.syntax import Unparen, codemod, cst, visitors
@@ -31,7 +30,6 @@ _OURS = {
 def assembled(
     main: SourceFile,
     parts: Mapping[Any, tuple[Unit, Sequence[Any]]],
-    constants: Mapping[str, str],
     *,
     whole: bool,
 ) -> str:
@@ -47,15 +45,8 @@ def assembled(
     body = [statement.visit(Unparen()) for statement in body]
     text = cst.Module(body).code
     used = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
-    lines = [
-        cst.parse_statement(f"{name} = {text}")
-        for name, text in constants.items()
-        if name in used
-    ]
     head = _docstring(main) if whole else []
-    if lines:
-        lines[0] = lines[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    tree = cst.Module(body=[*head, *lines, *body], header=_header(main))
+    tree = cst.Module(body=[*head, *body], header=_header(main))
     tree = _with_imports(tree, units, used)
     return tree.code.lstrip("\n")
 
@@ -166,46 +157,10 @@ def _port(source: str, cls: Any) -> Callable[..., Any]:
     return port
 
 
-def is_user_object(value: Any) -> bool:
-    """Return whether it is callable, of a user's class, and has only values.
-
-    A module is none, nor is an object that has other objects: they may compute too.
-    """
-    cls = type(value)
-    package = cls.__module__.split(".")[0]
-    known = package in ("builtins", "torch", "numpy", "scipy", "functools", "jax")
-    called = inspect.isfunction(inspect.getattr_static(cls, "__call__", None))
-    if known or not called or isinstance(value, torch.nn.Module):
-        return False
-    return hasattr(value, "__dict__") and all(map(_is_value, vars(value).values()))
-
-
-def _is_value(x: Any) -> bool:
-    if isinstance(x, (tuple, list)):
-        return all(map(_is_value, x))
-    return x is None or isinstance(x, (bool, int, float, complex, str, torch.Tensor))
-
-
-def of_class(
-    x: Any, cls: type, converted: Callable[[Any], Any] = lambda value: value
-) -> Any:
-    """Return the same object, as an instance of another version of its class."""
-    made = object.__new__(cls)
-    for name, value in vars(x).items():
-        object.__setattr__(made, name, converted(value))
-    return made
-
-
-def _array(x: Any) -> Any:
-    return to_jax(x) if isinstance(x, torch.Tensor) else x
-
-
 def _as_jax(x: Any, module: Any) -> Any:
     """Return the translation's version of an argument."""
     if hasattr(x, "__code__"):
         return getattr(module, x.__name__, x)
-    if is_user_object(x) and hasattr(module, type(x).__name__):
-        return of_class(x, getattr(module, type(x).__name__), _array)
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         made = getattr(module, type(x).__name__, type(x))
         return made(*[_as_jax(y, module) for y in x])

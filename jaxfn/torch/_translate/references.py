@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.base import Rewriting
-from jaxfn.torch._translate.files import Referent, key_of, literal
+from jaxfn.torch._translate.files import Referent, key_of
 from jaxfn.torch._translate.runs import is_compiler
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
@@ -49,22 +49,7 @@ class References(Rewriting):
         if isinstance(around, cst.Arg) and _is_meaningless(around):
             call = self.parents[around]
             return isinstance(call, cst.Call) and self.is_torchs(call.func)
-        if isinstance(around, cst.Attribute):
-            node, around = around, self.parents.get(around)
-        asks = isinstance(around, cst.Comparison) and around.left is node
-        return asks and self.is_device_type(around)
-
-    def is_device_type(self, node: Any) -> bool:
-        """Return whether it is `x.device.type == "cuda"`, or the like."""
-        left, only = node.left, node.comparisons[0]
-        if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
-            return False
-        return (
-            left.attr.value == "type"
-            and self.infer.of(left.value).kind == "device"
-            and isinstance(only.operator, (cst.Equal, cst.NotEqual))
-            and isinstance(only.comparator, cst.SimpleString)
-        )
+        return False
 
     def is_torchs(self, func: Any) -> bool:
         """Return whether it is a function of torch, or a method of a tensor."""
@@ -98,14 +83,6 @@ class References(Rewriting):
                 "be a tensor (give arguments that reach this line)"
             )
         return updated
-
-    def leave_DictElement(self, original_node: Any, updated_node: Any) -> Any:
-        """Let keys be what `x.dtype` is: `jnp.float32` itself is a class."""
-        target = self.unit.references.get(original_node.key)
-        if type(getattr(target, "value", None)).__name__ != "dtype":
-            return updated_node
-        key = cst.parse_expression(f"jnp.dtype({code(updated_node.key)})")
-        return updated_node.with_changes(key=key)
 
     def _is_doubtful(self, node: Any) -> bool:
         """Return whether it could be an attribute of a tensor."""
@@ -155,7 +132,9 @@ class References(Rewriting):
         if target.kind == "unit":
             return self._unit_name(target, updated)
         if target.kind == "value":
-            return self._closed_value(target, updated)
+            self.problem(
+                f"{target.name}, which the class closes over: pass it to apply"
+            )
         if target.kind == "lost":
             self.problem(f"{target.name}, whose text can't be carried over")
         return updated
@@ -168,14 +147,6 @@ class References(Rewriting):
         if found.is_registry:
             self.problem(f"{target.name}, which the module fills elsewhere")
         return cst.Name(found.name)
-
-    def _closed_value(self, target: Referent, updated: Any) -> Any:
-        text = literal(target.value)
-        if text is None:
-            self.problem(f"{target.name}, which the class closes over")
-            return updated
-        self.constants[target.name] = text
-        return updated
 
     def _torch_value(self, target: Referent, updated: Any) -> Any:
         short = target.name.rpartition(".")[2]

@@ -23,7 +23,6 @@ class Rewriter(Calls):
     def on_visit(self, node: Any) -> bool:
         if isinstance(node, FRAMED):
             self.frames.append([])
-            self.left_before.append(len(self.left))
         if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
             return False
         if isinstance(node, (cst.Import, cst.ImportFrom)):
@@ -35,7 +34,6 @@ class Rewriter(Calls):
         if isinstance(original_node, FRAMED):
             found = leave(self, original_node, updated, self.frames[-1])
             self.frames.pop()
-            self.left_before.pop()
             return found
         return updated
 
@@ -102,18 +100,8 @@ class Rewriter(Calls):
         asks = isinstance(last, (cst.In, cst.NotIn)) and tensors[-1]
         if any(tensors) and (chained or asks):
             self.problem("a branch on the values of a tensor: JAX needs jnp.where")
-        if not self.is_device_type(node) and any(
-            self.infer.of(side).kind == "device" for side in sides
-        ):
+        if any(self.infer.of(side).kind == "device" for side in sides):
             self.problem(f"{code(node)}: JAX has other devices")
-
-    def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
-        """Decide comparisons of a device: the lines for the CPU are translated."""
-        if not self.is_device_type(original_node):
-            return updated_node
-        only = original_node.comparisons[0]
-        same = only.comparator.evaluated_value == "cpu"
-        return cst.Name(str(same == isinstance(only.operator, cst.Equal)))
 
     def leave_If(self, original_node: Any, updated_node: Any) -> Any:
         """Remove code for other devices."""

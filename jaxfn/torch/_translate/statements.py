@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.assignments import assigned, augmented, bind, index_text
-from jaxfn.torch._translate.base import Rewriting, commented
+from jaxfn.torch._translate.base import Rewriting
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
     fill,
-    find,
     indices,
     is_in_place,
     is_line,
@@ -45,8 +44,6 @@ def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) 
         # An `elif` can't be replaced by statements.
         rewriter.frames[-2].extend(reasons)
         return updated
-    if _is_check(rewriter, original):
-        return _unchecked(rewriter, original)
     return cst.FlattenSentinel(rewriter.mark(original, reasons))
 
 
@@ -67,37 +64,6 @@ def _function(
     place = 1 if original.get_docstring() is not None else 0
     block = block.with_changes(body=[*body[:place], *marked, *body[place:]])
     return updated.with_changes(body=block)
-
-
-def _is_check(rewriter: Rewriting, node: Any) -> bool:
-    """Return whether it is an assertion or `if: raise` without side effects."""
-    if is_line(node, cst.Assert):
-        test = node.body[0].test
-    elif isinstance(node, cst.If) and node.orelse is None:
-        test = node.test
-        if len(node.body.body) != 1 or not is_line(node.body.body[0], cst.Raise):
-            return False
-    else:
-        return False
-    calls = find(test, cst.Call)
-    changes = any(_may_change(rewriter, call) for call in calls)
-    return not (changes or find(test, cst.NamedExpr))
-
-
-def _may_change(rewriter: Rewriting, call: Any) -> bool:
-    target = rewriter.unit.references.get(call.func)
-    if target is not None and target.kind == "builtin":
-        return target.name == "next"
-    return not rewriter.is_torchs(call.func) or bool(writes_of(call))
-
-
-def _unchecked(rewriter: Rewriting, original: Any) -> Any:
-    """Return a comment and `pass`: JAX does not know the values while it traces."""
-    del rewriter.left[rewriter.left_before[-1] :]
-    text = code(original.with_changes(leading_lines=[])).strip()
-    said = ["# translate: not checked, because JAX traces without values"]
-    lines = [*original.leading_lines, *commented(said, text)]
-    return cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
 
 
 def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
@@ -132,8 +98,10 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if not updated.body:
         return cst.RemoveFromParent()
     olds, news, reasons = original.body, list(updated.body), rewriter.frames[-1]
-    if is_line(original, cst.Assert) and _lacks_device(olds[0], news[0]):
-        return _unchecked(rewriter, original)
+    if is_line(original, cst.Assert):
+        old, new = code(olds[0].test), code(news[0].test)
+        if new == "False" != old:
+            reasons.append(f"{old}: JAX has other devices")
     if len(olds) != len(news):
         reasons.append("statements that share a line")
     pairs = zip(olds, news, strict=False)
@@ -144,11 +112,6 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
         return updated
     end = cst.MaybeSentinel.DEFAULT
     return _lines(updated, [x.with_changes(semicolon=end) for x in found])
-
-
-def _lacks_device(old: Any, new: Any) -> bool:
-    """Return whether an assertion asks for a device that JAX lacks."""
-    return code(new.test) == "False" != code(old.test)
 
 
 def _small(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:

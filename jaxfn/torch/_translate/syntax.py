@@ -128,20 +128,6 @@ def code(node: Any) -> str:
     return cst.Module([]).code_for_node(node)
 
 
-def zeros_made(node: Any) -> tuple[Any, Any, Any] | None:
-    """Return the array, shape and dtype of a call that makes zeros, else None.
-
-    `jnp.zeros_like(x)` has only the array; `jnp.zeros(shape, dtype)` only the others.
-    """
-    made = code(node.func) if isinstance(node, cst.Call) else ""
-    values = [arg.value for arg in node.args] if made else []
-    if made == "jnp.zeros_like" and len(values) == 1:
-        return values[0], None, None
-    if made == "jnp.zeros" and 1 <= len(values) <= 2:
-        return None, values[0], values[1] if len(values) == 2 else None
-    return None
-
-
 def dotted(node: Any) -> list[str] | None:
     """Return ["a", "b"] for `a.b`; None for anything but names and dots."""
     if isinstance(node, cst.Name):

@@ -226,6 +226,9 @@ scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
 tril|triu|diag     x diagonal?                   jnp.NAME(x, diagonal)
 diag_embed         x                             jnp.where(jnp.eye(x.shape[-1], dtype=bool), x[..., None], 0)
 diagflat           x offset?                     jnp.diagflat(x, offset)
+.zero_             x                             jnp.zeros_like(x)
+.fill_             x value                       jnp.full_like(x, value)
+.copy_             x other                       jnp.broadcast_to(other, x.shape).astype(x.dtype)
 vander             x                             jnp.vander(x)
 """,
     locals(),
