@@ -12,10 +12,8 @@ from jaxfn.torch._translate.observed import ExprType, Observations
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
-    fill,
     find,
     indices,
-    paren,
     view_of,
     writes_of,
 )
@@ -128,17 +126,13 @@ class Rewriting(cst.CSTTransformer):
         around: Any = self.parents.get(node)
         return isinstance(around, cst.If) and around.orelse is node
 
-    def filled(self, template: str, values: Mapping[str, Any]) -> Any:
-        """Return a template with values, to stand anywhere."""
-        return paren(fill(template, values))
-
     # ---- marks
 
     def note(self, original: Any, reason: str, text: str | None = None) -> Untranslated:
         """Return the note for what is not translated."""
         if text is None:
             text = code(original.with_changes(leading_lines=[])).strip()
-        where = f"{self.unit.source.file}:{self.unit.line(original)}"
+        where = f"{self.unit.source.file}:{self.unit.source.line(original)}"
         seen, rows = self._seen(original), self._rows(original)
         return Untranslated(where, text.splitlines()[0], reason, seen, rows)
 
@@ -164,8 +158,10 @@ class Rewriting(cst.CSTTransformer):
         self.left.append(self.note(original, "; ".join(reasons), text))
         said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
         before = getattr(original, "leading_lines", ())
-        leading = [*before, *commented([f"# {t}" for t in said], text)]
-        where = f"{self.unit.source.file}, line {self.unit.line(original)}"
+        lines = [*(f"# {t}" for t in said), *(f"#     {t}" for t in text.splitlines())]
+        comments = [cst.Comment(line.rstrip()) for line in lines]
+        leading = [*before, *(cst.EmptyLine(comment=c) for c in comments)]
+        where = f"{self.unit.source.file}, line {self.unit.source.line(original)}"
         raised = cst.parse_statement(f'raise NotImplementedError("translate: {where}")')
         bound = sorted(self.unit.names.stores(original))
         rest = [cst.parse_statement(f"{name} = ...") for name in bound]
@@ -178,12 +174,6 @@ def _head(statement: Any) -> list[Any]:
     parts = [getattr(statement, n) for n in names if hasattr(statement, n)]
     found = [p for part in parts for p in (part if isinstance(part, tuple) else [part])]
     return found if hasattr(statement, "body") and found else [statement]
-
-
-def commented(said: list[str], text: str) -> list[Any]:
-    """Return lines of comments: the reason, and the text of the original."""
-    comments = [*said, *(f"#     {t}" for t in text.splitlines())]
-    return [cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments]
 
 
 _KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type_as"}

@@ -9,6 +9,7 @@ from jaxfn.torch._translate.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
+    fill,
     is_in_place,
     is_write_name,
     keywords,
@@ -102,7 +103,8 @@ class Calls(References):
         if module.startswith("einops."):  # it takes arrays of JAX too
             return updated
         if name.startswith("math.") and short in _MATH:
-            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
+            values = {"x": updated.args[0].value}
+            return paren(fill(f"jnp.{_MATH[short]}(x)", values))
         self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
         return updated
 
@@ -126,7 +128,7 @@ class Calls(References):
                 found = updated.args[0].value
                 for arg in updated.args[1:]:
                     values = {"x": found, "y": arg.value}
-                    found = self.filled(f"jnp.{name}imum(x, y)", values)
+                    found = paren(fill(f"jnp.{name}imum(x, y)", values))
                 return found
         self.problem(f"{name}() of a tensor: {_ASKING[name]}")
         return updated

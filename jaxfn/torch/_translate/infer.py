@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,12 +59,25 @@ class Inference:
         if isinstance(node, cst.BinaryOperation):
             return self._either(node.left, node.right)
         guess = {
+            cst.UnaryOperation: self._unary,
+            cst.Comparison: self._comparison,
             cst.Name: self._name,
             cst.Attribute: self._attribute,
             cst.Subscript: self._subscript,
             cst.Call: self._call,
         }.get(type(node))
         return UNKNOWN if guess is None else guess(node)
+
+    def _unary(self, node: Any) -> ExprType:
+        is_not = isinstance(node.operator, cst.Not)
+        return ExprType("bool") if is_not else self._either(node.expression)
+
+    def _comparison(self, node: Any) -> ExprType:
+        plain = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
+        if any(isinstance(c.operator, plain) for c in node.comparisons):
+            return ExprType("bool")
+        found = self._either(node.left, *(c.comparator for c in node.comparisons))
+        return found if found.kind in ("tensor", "unknown") else ExprType("bool")
 
     def _either(self, *nodes: Any) -> ExprType:
         kinds = [self.of(n).kind for n in nodes]
@@ -94,14 +107,8 @@ class Inference:
         if not seen:
             seen = [self._bound(*names.value(b)) for b in names.bindings(node)]
         seen = [f for f in seen if f.kind != "busy"]
-        kinds = {f.kind for f in seen}
-        if len(kinds) != 1:
-            return UNKNOWN
-        ndims = {f.ndim for f in seen}
-        only = seen[0] if len({f.shapes for f in seen}) == 1 else ExprType(seen[0].kind)
-        if len(ndims) > 1:
-            return ExprType(seen[0].kind)
-        return dataclasses.replace(only, dense=all(f.dense for f in seen))
+        found = functools.reduce(ExprType.joined, seen) if seen else UNKNOWN
+        return UNKNOWN if found.kind == "mixed" else found
 
     def _bound(self, how: str, value: Any) -> ExprType:
         if how == "param":
@@ -124,7 +131,7 @@ class Inference:
         params = cst_params(function.params)
         skipped = 2 if params and params[0].name.value == "cls" else 1
         is_gradient = function.name.value in _RULES and param in params[skipped:]
-        return TENSOR if is_gradient and not _is_star(param) else UNKNOWN
+        return TENSOR if is_gradient and param.star not in ("*", "**") else UNKNOWN
 
     def _reference(self, target: Any) -> ExprType:
         if target.kind == "torch":
@@ -197,7 +204,3 @@ def _is_saved(node: Any) -> bool:
 
 def _is_dtype(target: Any) -> bool:
     return type(target.value).__name__ == "dtype"
-
-
-def _is_star(param: Any) -> bool:
-    return param.star not in ("", None) and isinstance(param.star, str)

@@ -9,7 +9,7 @@ from jaxfn.torch._base import torch
 from jaxfn.torch._translate.base import Rewriting
 from jaxfn.torch._translate.files import Referent, key_of
 from jaxfn.torch._translate.runs import is_compiler
-from jaxfn.torch._translate.syntax import code, cst
+from jaxfn.torch._translate.syntax import code, cst, fill, paren
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 from jaxfn.torch._translate.units import Unit
 
@@ -33,6 +33,10 @@ _LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int
 _LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
 _LONG |= {"cdouble": "complex128"}
 _TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
+_LOST = {
+    "value": "which the class closes over: pass it to apply",
+    "lost": "whose text can't be carried over",
+}
 PAIRS = ("values", "indices")
 
 
@@ -48,15 +52,8 @@ class References(Rewriting):
             return around.target is node
         if isinstance(around, cst.Arg) and _is_meaningless(around):
             call = self.parents[around]
-            return isinstance(call, cst.Call) and self.is_torchs(call.func)
+            return isinstance(call, cst.Call) and bool(self.infer.name(call))
         return False
-
-    def is_torchs(self, func: Any) -> bool:
-        """Return whether it is a function of torch, or a method of a tensor."""
-        target = self.unit.references.get(func)
-        if target is not None:
-            return target.kind == "torch"
-        return isinstance(func, cst.Attribute) and self.infer.of(func.value).is_tensor
 
     def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
         return self._named(original_node, updated_node)
@@ -106,18 +103,19 @@ class References(Rewriting):
         if template is None:
             self.problem(f"Tensor.{name}")
             return updated
-        return self.filled(template, {"x": updated.value})
+        return paren(fill(template, {"x": updated.value}))
 
     def _requires_grad(self, original: Any, updated: Any) -> Any:
         """Ask ctx for an argument of forward; JAX does not know it of others."""
-        function = self.unit.names.function(original)
-        is_forward = function is not None and function.name.value == "forward"
-        bound = self.unit.names.bindings(original.value)
-        params = function.params.params if is_forward else ()
-        if [p.name.value for p in params[:1]] == ["ctx"]:
-            for i, param in enumerate(params[1:]):
-                if bound == [param]:
-                    return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
+        names, x = self.unit.names, original.value
+        forward = names.function(original)
+        bound = names.bindings(x) if isinstance(x, cst.Name) else []
+        if self.unit.is_function_class and forward is not None and len(bound) == 1:
+            first, *params = forward.params.params or (None,)
+            is_own = forward.name.value == "forward" and first is not None
+            if is_own and first.name.value == "ctx" and bound[0] in params:
+                i = params.index(bound[0])
+                return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
         self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
         return updated
 
@@ -131,18 +129,15 @@ class References(Rewriting):
             return self._torch_value(target, updated)
         if target.kind == "unit":
             return self._unit_name(target, updated)
-        if target.kind == "value":
-            self.problem(
-                f"{target.name}, which the class closes over: pass it to apply"
-            )
-        if target.kind == "lost":
-            self.problem(f"{target.name}, whose text can't be carried over")
+        why = _LOST.get(target.kind)
+        if why is not None:
+            self.problem(f"{target.name}, {why}")
         return updated
 
     def _unit_name(self, target: Referent, updated: Any) -> Any:
         found = self.units.get(key_of(target))
         if found is None:
-            self.problem(f"{target.name}, whose text can't be carried over")
+            self.problem(f"{target.name}, {_LOST['lost']}")
             return updated
         if found.is_registry:
             self.problem(f"{target.name}, which the module fills elsewhere")

@@ -77,17 +77,8 @@ class Rewriter(Calls):
 
     def _compares(self, test: Any) -> bool:
         """Return whether it is a function of torch that compares values."""
-        if not isinstance(test, cst.Call):
-            return False
-        target = self.unit.references.get(test.func)
-        if target is not None:
-            return target.name in ("torch.equal", "torch.allclose")
-        is_method = isinstance(test.func, cst.Attribute)
-        return (
-            is_method
-            and test.func.attr.value in ("equal", "allclose", "is_nonzero")
-            and self.infer.of(test.func.value).is_tensor
-        )
+        name = self.infer.name(test) if isinstance(test, cst.Call) else ""
+        return name.rpartition(".")[2] in ("equal", "allclose", "is_nonzero")
 
     def visit_UnaryOperation(self, node: Any) -> None:
         if isinstance(node.operator, cst.Not):
@@ -139,7 +130,7 @@ class Rewriter(Calls):
     def visit_Try(self, node: Any) -> None:
         computed = find(node.body, cst.BinaryOperation, cst.Subscript)
         uses = any(self.infer.of(n).is_tensor for n in computed)
-        calls = any(self.is_torchs(n.func) for n in find(node.body, cst.Call))
+        calls = any(self.infer.name(n) for n in find(node.body, cst.Call))
         if node.handlers and (uses or calls):
             self.problem("a try: JAX raises other errors than torch")
 

@@ -61,14 +61,10 @@ class Unit:
         lines = self.node.body if is_filled else ()
         return any(code(line).endswith(("= {}", "= []")) for line in lines)
 
-    def line(self, node: Any) -> int:
-        """Return the line of a statement in its file."""
-        return self.source.line(node)
-
     @property
     def place(self) -> int:
         """The line in its file."""
-        return self.line(self.source.definition(self.path))
+        return self.source.line(self.source.definition(self.path))
 
 
 def collect(
