@@ -98,7 +98,10 @@ def _imports(text: str, package: str) -> list[tuple[Import, bool]]:
             new = [Import(a.name, None, a.asname) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            module = importlib.util.resolve_name(module, package)
+            try:
+                module = importlib.util.resolve_name(module, package)
+            except ImportError:  # it would fail there too
+                continue
             new = [Import(module, a.name, a.asname) for a in node.names]
         else:
             continue

@@ -123,8 +123,8 @@ class Names(cst.CSTVisitor):
         """
         if isinstance(binding, cst.Param):
             return "param", binding
-        around = self.parents.get(binding)
-        target, places = around, []
+        target: Any = self.parents.get(binding)
+        places = []
         while isinstance(target, (cst.Element, cst.Tuple, cst.List)):
             if isinstance(target, cst.Element):
                 places.append((self.parents[target], target))
@@ -135,7 +135,7 @@ class Names(cst.CSTVisitor):
             return "other", None
         value = target.value
         for group, element in reversed(places):
-            values = getattr(value, "elements", ())
+            values: Any = getattr(value, "elements", ())
             if len(values) != len(group.elements):
                 return "item", value
             value = values[group.elements.index(element)].value

@@ -110,11 +110,12 @@ class References(Rewriting):
         names, x = self.unit.names, original.value
         forward = names.function(original)
         bound = names.bindings(x) if isinstance(x, cst.Name) else []
-        if self.unit.is_function_class and forward is not None and len(bound) == 1:
-            first, *params = forward.params.params or (None,)
-            is_own = forward.name.value == "forward" and first is not None
-            if is_own and first.name.value == "ctx" and bound[0] in params:
-                i = params.index(bound[0])
+        is_rule = self.unit.is_function_class and forward is not None
+        if is_rule and forward.name.value == "forward":
+            params = list(forward.params.params)
+            has_ctx = [p.name.value for p in params[:1]] == ["ctx"]
+            if has_ctx and len(bound) == 1 and bound[0] in params:
+                i = params.index(bound[0]) - 1
                 return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
         self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
         return updated

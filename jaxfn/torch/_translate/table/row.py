@@ -43,7 +43,7 @@ def table(text: str, functions: Mapping[str, Any], **more: Any) -> list[TableRow
         params = tuple(_param(token) for token in tokens)
         for name in names.split("|"):
             short = name.rpartition(".")[2]
-            made = [result.replace("NAME", short) for result in results]
+            made: list[Any] = [result.replace("NAME", short) for result in results]
             rows.append(TableRow(name, params, functions, *made, **more))
     return rows
 
