@@ -110,8 +110,8 @@ class References(Rewriting):
         names, x = self.unit.names, original.value
         forward = names.function(original)
         bound = names.bindings(x) if isinstance(x, cst.Name) else []
-        is_rule = self.unit.is_function_class and forward is not None
-        if is_rule and forward.name.value == "forward":
+        is_rule = self.unit.is_function_class
+        if is_rule and forward is not None and forward.name.value == "forward":
             params = list(forward.params.params)
             has_ctx = [p.name.value for p in params[:1]] == ["ctx"]
             if has_ctx and len(bound) == 1 and bound[0] in params:
