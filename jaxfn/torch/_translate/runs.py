@@ -142,8 +142,10 @@ class Instrument(cst.CSTTransformer):
         if function is None or not self._statements:
             return Place({}, frozenset())
         statement = self._statements[-1]
-        later = names.reads_after(statement, function)
-        later += names.reads(self._loop(statement, function))
+        loop, arms = self._around(statement, function)
+        other = set(names.reads(*arms))
+        later = [n for n in names.reads_after(statement, function) if n not in other]
+        later += names.reads(loop)
         beside: set[str] = set()
         if isinstance(statement, cst.Assign):
             bound = names.stores(*statement.targets)
@@ -162,13 +164,19 @@ class Instrument(cst.CSTTransformer):
             reads.setdefault(name.value, []).append(name)
         return Place(reads, frozenset(beside), root)
 
-    def _loop(self, node: Any, function: Any) -> Any:
-        """Return the outermost loop of a function around a statement, or None."""
-        found = None
+    def _around(self, node: Any, function: Any) -> tuple[Any, list[Any]]:
+        """Return the outermost loop of a function around a statement, or None.
+
+        And the other arms of the conditions that it depends on.
+        """
+        loop, arms = None, []
         while node is not function:
-            found = node if isinstance(node, _LOOPS) else found
-            node = self._unit.names.parents[node]
-        return found
+            loop = node if isinstance(node, _LOOPS) else loop
+            around: Any = self._unit.names.parents[node]
+            if isinstance(around, cst.If) and node is around.body:
+                arms.append(around.orelse)
+            node = around
+        return loop, arms
 
     def _stays(self, decorator: Any) -> bool:
         node = decorator.decorator
