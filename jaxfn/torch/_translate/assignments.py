@@ -49,11 +49,12 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
     if is_attribute and rewriter.infer.of(target.value).is_tensor:
         name = target.attr.value
-        return (
-            []
-            if name == "requires_grad"
-            else rewriter.refuse(f"a write to Tensor.{name}")
-        )
+        if name in ("data", "grad"):
+            return rewriter.refuse(f"a write to Tensor.{name}")
+        if name != "requires_grad":
+            why = "dropped: an attribute of a tensor, which JAX arrays don't have"
+            rewriter.left.append(rewriter.note(old, why, code(old).strip()))
+        return []
     changed = code(old.value) != code(new.value)
     if changed and code(new.targets[0].target) == code(new.value):
         return []  # `x = x.clone()`
