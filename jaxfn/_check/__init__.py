@@ -18,21 +18,24 @@ Imported at first use. Nothing that a Function needs to run belongs here.
 
 from jaxfn._check.accuracy import LARGEST, MOST, jumps
 from jaxfn._check.api import check, expect_options, in_float64
+from jaxfn._check.case import Case
+from jaxfn._check.checks import batching
+from jaxfn._check.checks.first_order import backward
 from jaxfn._check.compile import Once, Program
 from jaxfn._check.diagnosis import is_near, likeness
-from jaxfn._check.finite_differences import slopes
+from jaxfn._check.finite_differences import paired, slopes
+from jaxfn._check.numbers import copies, direction, like
 from jaxfn._check.report import CheckError, CheckReport, CheckResult
-from jaxfn._check.runner import CHECKS
+from jaxfn._check.rows import Rows, result_of
+from jaxfn._check.runner import CHECKS, Check, Run, refusals
 from jaxfn._check.shared import (
     Outcome,
     Skip,
     compare_arrays,
     described,
     eps_of,
-    is_close,
     largest,
     name_of,
-    subsets,
     wide,
     worst,
 )

@@ -140,11 +140,7 @@ def check(
         run = Run(make(precision=precision), told)
         if low_precision is not None:
             run.case.low = make(precision=low_precision)
-        for i, (name, this) in enumerate(CHECKS.items()):
-            if progress is not None:
-                progress(i, len(CHECKS), name)
-            run.add(name, this)
-        report = CheckReport(name_of(fun), tuple(run.results.values()))
+        report = CheckReport(name_of(fun), run.run(progress))
     if raise_on_failure:
         report.raise_on_failure()
     return report

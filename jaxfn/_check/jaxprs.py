@@ -58,8 +58,9 @@ def is_batched_by_jax(jaxpr: Any) -> bool:
     if isinstance(jaxpr, (tuple, list)):
         return all(map(is_batched_by_jax, jaxpr))
     for eqn in getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ()):
-        known = eqn.primitive in internals.JAX_PRIMITIVES or eqn.primitive.name in _MORE
-        if not known or eqn.primitive.name in _BATCHED_AS_TOLD:
+        name = eqn.primitive.name
+        known = internals.is_public_primitive(eqn.primitive) or name in _MORE
+        if not known or name in _BATCHED_AS_TOLD:
             return False
         if not all(map(is_batched_by_jax, eqn.params.values())):
             return False

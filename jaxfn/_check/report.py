@@ -131,18 +131,23 @@ class CheckReport:
         return "\n".join(f"{r.check} ({r.rule}): {r.message}" for r in self.failures)
 
     def _summary(self) -> str:
-        n = len(self.results) - len(self.skipped)
-        skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
-        if self.ok:
-            passed = f"`{self.function}`: all {n} checks passed{skipped}."
-            if any(r.message == NO_FLOATS for r in self.skipped):
-                return f"{passed} No derivative was compared: {NO_FLOATS}."
-            return passed
-        wrong = " and ".join(self.wrong_rules)
-        return (
-            f"`{self.function}`: {len(self.failures)} of {n} checks failed{skipped}. "
-            f"Wrong: {wrong}."
-        )
+        n, of = len(self.results) - len(self.skipped), self._subject()
+        passed, failed = self._words()
+        expected = sum(r.status == "expected" for r in self.results)
+        rest = f", {expected} with an expected difference" if expected else ""
+        rest += f", {len(self.skipped)} skipped" if self.skipped else ""
+        if self.failures:
+            wrong = " and ".join(self.wrong_rules)
+            return f"{of}: {len(self.failures)} of {n} {failed}{rest}. Wrong: {wrong}."
+        if any(r.message == NO_FLOATS for r in self.skipped):
+            rest += f". No derivative was compared: {NO_FLOATS}"
+        return f"{of}: all {n} {passed}{rest}."
+
+    def _subject(self) -> str:
+        return f"`{self.function}`"
+
+    def _words(self) -> tuple[str, str]:
+        return "checks passed", "checks failed"
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in _HEADINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from jaxfn._check.checks import batching, first_order, programs
 from jaxfn._check.checks.second_order import Second
 from jaxfn._check.compile import Call, Together
 from jaxfn._check.report import NO_FLOATS, CheckResult
+from jaxfn._check.rows import Rows
 from jaxfn._check.shared import Outcome, Skip, described
 from jaxfn._core import internals, messages
 
@@ -36,7 +37,7 @@ class Check:
     """
 
     rule: str
-    run: Callable[[Case], Outcome]
+    run: Callable[..., Outcome]
     builds_on: tuple[str, ...] = ("value",)
     about: tuple[str, ...] = ()
     plan: Plan | None = None
@@ -133,6 +134,7 @@ SECOND = {name for name, this in CHECKS.items() if isinstance(this.run, Second)}
 
 # ---- one check
 
+
 NO_RULE = "no forward rule"
 _JVP_RUNS = ("jvp", "jvp is linear")  # the first does not run for a surrogate
 _FIRST_HOLDS = (
@@ -144,61 +146,47 @@ _FIRST_OF_JVP = (
 )
 
 
-@dataclasses.dataclass(slots=True)
-class Run:
+class Run(Rows):
     """The checks of a function so far.
 
-    Attributes:
+    Args:
         case: The function.
         skip: The reason for each check that must not run.
-        results: The results, by the name of the check.
+        checks: The checks to run, by name.
     """
 
-    case: Case
-    skip: dict[str, str]
-    results: dict[str, CheckResult] = dataclasses.field(default_factory=dict)
+    def __init__(
+        self, case: Case, skip: Mapping[str, str], checks: Mapping[str, Check] = CHECKS
+    ) -> None:
+        super().__init__(checks, skip)
+        self.case = case
 
-    def add(self, name: str, this: Check) -> None:
-        """Run a check."""
-        result = self._result(name, this)
-        self.results[name] = result
-        if result.status == "ok":
-            self.case.passed.add(name)
+    def finished(self, result: CheckResult) -> CheckResult:
+        rule, message = self._rule(result.rule), result.message
+        if result.status == "FAIL":
+            message = _hint(result.check, rule, message)
+        return dataclasses.replace(result, rule=rule, message=message)
 
-    def _result(self, name: str, this: Check) -> CheckResult:
-        """Run a check, or skip it; whatever it raises becomes its result."""
-        rule = self._rule(this.rule)
-        reason = self._reason(name, this)
-        if reason:
-            return CheckResult(name, rule, "skipped", message=reason)
-        try:
-            with _refusals(self.results):
-                outcome = self._outcome(this)
-        except Skip as why:
-            return CheckResult(name, rule, "skipped", message=str(why))
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is the outcome)
-            message = described(error)
-            if self.case.eps < 1e-10 and _is_about_dtypes(error):
-                message = f"{message} {_IN_FLOAT64}"
-            return CheckResult(name, rule, "FAIL", message=_hint(name, rule, message))
-        rule = self._rule(outcome.rule) if outcome.rule else rule
-        numbers = outcome.error, outcome.tolerance
-        if outcome.ok:
-            return CheckResult(name, rule, "ok", *numbers, outcome.note)
-        return CheckResult(
-            name, rule, "FAIL", *numbers, _hint(name, rule, outcome.where)
-        )
+    def described(self, error: Exception) -> str:
+        if self.case.eps < 1e-10 and _is_about_dtypes(error):
+            return f"{described(error)} {_IN_FLOAT64}"
+        return described(error)
 
     def _rule(self, rule: str) -> str:
         return self.case.sources.get(rule, rule)
 
-    def _outcome(self, this: Check) -> Outcome:
-        if this.plan is not None and self.case.together is None:
-            self.case.together = Together(self._calls())
-        outcome = this.run(self.case)
-        if outcome.ok or not this.about or not np.isfinite(outcome.error):
-            return outcome
-        return accuracy.allow(self.case, outcome, this.about)
+    def outcome(self, name: str) -> Outcome:
+        """Run a check, and note that it passed; raise what it raises."""
+        this = self.rows[name]
+        with refusals(self.results):
+            if this.plan is not None and self.case.together is None:
+                self.case.together = Together(self._calls())
+            outcome = this.run(self.case)
+            if not outcome.ok and this.about and np.isfinite(outcome.error):
+                outcome = accuracy.allow(self.case, outcome, this.about)
+        if outcome.ok:
+            self.case.passed.add(name)
+        return outcome
 
     def _calls(self) -> dict[Any, Call]:
         """Return the calls of the remaining checks, if they can all be traced.
@@ -208,43 +196,31 @@ class Run:
         found: dict[Any, Call] = {}
         if not {"value under jit", "backward under jit"} <= self.case.passed:
             return found
-        for name, this in CHECKS.items():
-            if this.plan is None or name in self.results or self._reason(name, this):
+        for name, this in self.rows.items():
+            done = name in self.results or name in self.skip
+            if this.plan is None or done or self.reason(name):
                 continue
             # If it raises, it raises again when the check runs.
             with contextlib.suppress(Exception):
                 found[this.plan] = this.plan(self.case)
         return found
 
-    def _reason(self, name: str, this: Check) -> str:
-        """Return why a check does not run; empty if it does."""
-        case = self.case
-        if name in self.skip:
-            return self.skip[name]
-        if not case.at and this.rule not in ("forward", "vmap"):
-            return NO_FLOATS
-        if name in ("scan", "checkpoint", "leaks", "low precision") and not case.at:
+    def reason(self, name: str) -> str:
+        case, this = self.case, self.rows[name]
+        takes_any = this.rule in ("forward", "vmap") and name not in _WITH_GRADIENT
+        if not case.at and not takes_any:
             return NO_FLOATS
         if name in ("backward", "jvp") and case.surrogate and case.reference is None:
             return "a surrogate: not compared with the slope of the value"
-        failed = [k for k, x in self.results.items() if x.status == "FAIL"]
-        if name == "leaks" and failed:  # an error keeps the traced values of its frames
-            return f"builds on {failed[0]!r}, which failed"
-        for other in this.builds_on:
-            before = self.results.get(other)
-            if before is None:
-                continue  # called in advance, before that check has run
-            if before.status == "FAIL":
-                return f"builds on {other!r}, which failed"
-            if before.message.startswith("builds on "):
-                return before.message
-            if before.message.startswith(NO_RULE) and this.rule != "backward":
-                return before.message
-            if before.message.startswith("no backward rule"):
-                return before.message
-        return ""
+        others = this.builds_on
+        if name == "leaks":  # an error keeps the traced values of its frames
+            failed = [k for k, x in self.results.items() if x.status == "FAIL"]
+            others = (*failed, *others)
+        no_rule = ("no backward rule", *([NO_RULE] * (this.rule != "backward")))
+        return self.blocked(others, no_rule)
 
 
+_WITH_GRADIENT = ("scan", "checkpoint", "leaks", "low precision")
 _IN_FLOAT64 = (
     "(check computes in float64. If the function closes over arrays of another dtype, "
     "pass them as arguments, which check casts. Make constants of the dtype of the "
@@ -268,8 +244,11 @@ def _hint(name: str, rule: str, message: str) -> str:
     return f"{message}{'' if message.endswith('.') else '.'} {hint}"
 
 
+_NONE: Mapping[str, CheckResult] = {}
+
+
 @contextlib.contextmanager
-def _refusals(results: dict[str, CheckResult]) -> Iterator[None]:
+def refusals(results: Mapping[str, CheckResult] = _NONE) -> Iterator[None]:
     """Skip a check if the function lacks the derivative; that is no failure."""
     try:
         yield

@@ -16,11 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfn._check.report import Status
 from jaxfn._core import short, values
 
 
 class Skip(Exception):  # noqa: N818  (no error)
     """A check can't run; the message says why."""
+
+    status: Status = "skipped"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
 """What jaxfn uses of JAX's unstable API, and what differs between JAX's versions.
 
-No other module imports `jax._src`, `jax.interpreters` or `jax.extend`. The comments in
-this package were checked on JAX 0.10.2 (the newest for Python 3.11) and 0.12.0.1.
+No other module imports `jax._src`, `jax.interpreters` or `jax.extend`. The last one is
+imported where it is used: it brings Pallas, and `import jaxfn` would take twice as
+long. The comments in this package were checked on JAX 0.10.2 (the newest for Python
+3.11) and 0.12.0.1.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -14,15 +17,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core.primitives
-import jax.extend.linear_util
 import numpy as np
 from jax import core
+from jax._src import core as private_core
 from jax._src import source_info_util, traceback_util
 from jax._src.array import ArrayImpl
-from jax._src.core import DebugInfo, EvalTrace, initial_result_paths, trace_ctx
+from jax._src.core import (
+    DebugInfo,
+    EvalTrace,
+    Primitive,
+    initial_result_paths,
+    jaxpr_as_fun,
+    trace_ctx,
+    unmapped_aval,
+)
 from jax._src.interpreters import partial_eval
 from jax._src.lax.lax import _convert_element_type
+from jax._src.linear_util import wrap_init
 from jax._src.state.discharge import discharge_state
 from jax.interpreters import ad, batching, mlir
 
@@ -41,13 +52,6 @@ COMPILE_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 """Options of `jax.jit` on a CPU that halve or quarter the compile time."""
 if jax.__version_info__ < (0, 11):  # later versions refuse it
     COMPILE_QUICKLY["xla_cpu_use_fusion_emitters"] = False
-
-JAX_PRIMITIVES = frozenset(
-    x
-    for x in vars(jax.extend.core.primitives).values()
-    if isinstance(x, jax.extend.core.Primitive)
-)
-"""The public operations of JAX."""
 
 NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -307,7 +311,7 @@ def trace(
     if hasattr(partial_eval, "trace_to_jaxpr_dynamic") and not axes:
         # It takes a third of the time of jax.make_jaxpr, which inspects signatures.
         info = DebugInfo("jaxfn", source, None, None)
-        wrapped = jax.extend.linear_util.wrap_init(fun, debug_info=info)
+        wrapped = wrap_init(fun, debug_info=info)
         jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(wrapped, avals)
     else:
         closed = jax.make_jaxpr(fun, axis_env=axes)(*avals)
@@ -338,12 +342,12 @@ def _is_name(axis_name: Any) -> bool:
 
 _MAKES_REFERENCE = "InternalMutableArrayEffect"
 
-# Read through the module: in some releases type checkers don't find the name.
-_extend: Any = jax.extend.core
+# Since JAX 0.12 a Jaxpr is closed.
+_ClosedJaxpr: Any = getattr(private_core, "ClosedJaxpr", private_core.Jaxpr)
 
 
 def _closed(jaxpr: Any) -> Any:
-    return _extend.ClosedJaxpr(jaxpr, [])
+    return _ClosedJaxpr(jaxpr, [])
 
 
 def _without_references(closed: Any) -> Any:
@@ -374,7 +378,7 @@ def out_types(jaxpr: Any) -> list[Any]:
 
 
 def evaluate(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    return [as_array(x) for x in jax.extend.core.jaxpr_as_fun(jaxpr)(*values)]
+    return [as_array(x) for x in jaxpr_as_fun(jaxpr)(*values)]
 
 
 def effects(jaxpr: Any) -> set[str]:
@@ -443,6 +447,18 @@ _HOLDERS = (
 # ---- primitives
 
 
+@functools.cache
+def _named_primitives() -> dict[str, Any]:
+    """Return the public operations of JAX, by their names in Python."""
+    module = importlib.import_module("jax.extend.core.primitives")
+    return {k: x for k, x in vars(module).items() if isinstance(x, Primitive)}
+
+
+def is_public_primitive(primitive: Any) -> bool:
+    """Return whether it is a public operation of JAX."""
+    return primitive in _named_primitives().values()
+
+
 class BatchAxis:
     """The axis of a vmap, for the batch rule of a primitive."""
 
@@ -480,7 +496,7 @@ class BatchAxis:
         In a `shard_map` that checks types, the batch varies over the mesh axes of
         `spmd_axis_name` if the arguments do. The type of an example doesn't show that.
         """
-        batched: Any = jax.extend.core.unmapped_aval(
+        batched: Any = unmapped_aval(
             self._data.size, 0, aval, explicit_mesh_axis=self._data.explicit_mesh_axis
         )
         varying = frozenset[Any]().union(*map(varying_axes, args))
@@ -517,7 +533,7 @@ def define_primitive(
         jaxpr_of: `jaxpr_of(args, **params) -> jaxpr, its arguments`: what `impl`
             evaluates. Without it, `impl` returns some of its arguments.
     """
-    prim = jax.extend.core.Primitive(name)
+    prim = Primitive(name)
     prim.multiple_results = True
     prim.def_impl(lambda *args, **params: impl(*map(as_array, args), **params))
     # If JAX's next implementation finds a jaxpr among the parameters, it would ask the
@@ -610,7 +626,7 @@ def _register_pallas(_: Any) -> None:
         # Mosaic has a table for each kind of core; Triton has one table.
         nested = [x for x in tables.values() if isinstance(x, dict)]
         for table in nested or [tables]:
-            call = table.get(jax.extend.core.primitives.custom_jvp_call_p)
+            call = table.get(_named_primitives()["custom_jvp_call_p"])
             for prim, (impl, jaxpr_of) in _primitives.items():
                 if jaxpr_of is None:
                     table[prim] = _returning(impl)

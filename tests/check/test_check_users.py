@@ -1,7 +1,6 @@
 """`check` passes Functions as users write them, and says how accurate they are."""
 
 import functools
-import gc
 import itertools
 
 import jax
@@ -232,37 +231,6 @@ def test_numpy_arrays_keep_their_width(make, before):
     report = jaxfn.check(f, x)
     assert report.ok, str(report)
     assert f(x).dtype == jax.jit(f)(x).dtype == np.float32
-
-
-WEIGHTS = np.array([1.0, 0.0, 2.0])
-
-
-class Weighted(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return jnp.sin(x) * WEIGHTS
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * WEIGHTS * jnp.cos(x)
-
-
-@pytest.fixture
-def no_collection():
-    """Programs that refer to themselves stay, unless somebody collects them."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collection")
-def test_arrays_of_programs_that_are_over_keep_their_width():
-    x = jnp.array([1.0, 2.0, 3.0])
-    assert jaxfn.check(Weighted, x).ok
-    assert Weighted.apply(x).dtype == np.float32
-    assert jax.jit(jax.grad(lambda x: Weighted.apply(x).sum()))(x).dtype == np.float32
 
 
 class Answers:

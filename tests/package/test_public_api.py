@@ -96,6 +96,17 @@ def test_importing_brings_in_nothing_but_jax():
     assert extra <= {"jaxfn", "jax", "jaxlib", "numpy", "ml_dtypes"}, extra
 
 
+def test_importing_does_not_bring_in_pallas():
+    """It would take twice as long."""
+    code = (
+        "import sys, jax, jaxfn\n"
+        "found = [m for m in sys.modules if 'pallas' in m or m == 'jax.extend']\n"
+        "assert not found, found\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_the_tools_are_imported_where_they_are_first_used():
     code = (
         "import sys, jax, jaxfn\n"

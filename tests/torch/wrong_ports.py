@@ -270,6 +270,11 @@ WRONG["KeptDimension"] = Wrong(
     lambda x: (jnp.exp(x), x.argmax(-1), None, x.sum().reshape(1), 2, "name"),
     pairs.Several, (B,),
 )  # fmt: skip
+WRONG["Number"] = Wrong(
+    "value", "output 4: expected 2, got 3 (off by 1)",
+    lambda x: (jnp.exp(x), x.argmax(-1), None, x.sum(), 3, "name"),
+    pairs.Several, (B,),
+)  # fmt: skip
 WRONG["Dtype"] = Wrong(
     "dtype", "output 0: expected dtype bfloat16, got float32",
     lambda x: jnp.exp(x).astype(jnp.float32), pairs.Exp, (jnp.ones(2, jnp.bfloat16),),

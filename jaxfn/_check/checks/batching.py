@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -107,6 +107,12 @@ def _against_loop(
 def batches(case: Case) -> Call:
     """Plan the value under vmap."""
     return _in_batches(case, lambda axes: jax.vmap(case.run, in_axes=axes), _axes(case))
+
+
+def by_axes(case: Case) -> Iterator[tuple[Axes, Arrays, Arrays]]:
+    """Yield the axes, the batched arrays and the results of the value under vmap."""
+    (given,), found = case.computed(batches, after="value under jit")
+    return zip(_axes(case), given, found, strict=True)
 
 
 def vmap(case: Case) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -203,7 +204,8 @@ def backward_subsets(case: Case) -> Outcome:
     found = []
     every = case.program(parts)(case.first_cts, case.xs)
     for chosen, got in zip(case.subsets(), every, strict=True):
-        names = [f"{n} (without the others)" for n in _gradients(case, chosen)]
+        them = ", ".join(re.split(r" \(|,", case.x_labels[i])[0] for i in chosen)
+        names = [f"{n} ({them} alone differentiated)" for n in _gradients(case, chosen)]
         found.append(case.compare(got, [whole[i] for i in chosen], names))
     return shared.worst(found)
 
@@ -224,7 +226,7 @@ def backward_unused(case: Case) -> Outcome:
     for j, got in enumerate(case.program(parts)(cts, case.xs)):
         padded = [ct if k == j else zeros[k] for k, ct in enumerate(cts)]
         expected = case.quick_pull(padded, *case.xs)
-        names = [f"{name} (output {j} alone)" for name in _gradients(case)]
+        names = [f"{name} (output {j} alone used)" for name in _gradients(case)]
         found.append(case.compare(got, expected, names))
     return shared.worst(found)
 

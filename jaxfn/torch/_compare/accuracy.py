@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxfn._check import LARGEST, MOST, Outcome, eps_of, jumps, largest, wide
+from jaxfn._check import LARGEST, MOST, Outcome, direction, eps_of, jumps, largest, wide
 from jaxfn.torch._compare.original import OriginalError
 
 SIDES = ("original", "port")
@@ -22,25 +23,24 @@ class Accuracy:
     """The accuracy of both sides, measured after a comparison failed, and cached.
 
     Args:
-        function: Function of a side and of a result ("value", "gradient", ...).
-        points: Returns the arrays that such a result is a function of.
+        function: Returns a result of a side ("value", "gradient", ...) as a function of
+            arrays, and these arrays.
         seed: Seed of the steps.
     """
 
     def __init__(
         self,
-        function: Callable[[str, str], Fun],
-        points: Callable[[str], Sequence[np.ndarray]],
+        function: Callable[[str, str], tuple[Fun, Sequence[np.ndarray]]],
         seed: int,
     ) -> None:
-        self._function, self._points, self._seed = function, points, seed
-        self._found: dict[tuple[str, str, str], Sequence[float]] = {}
+        self._function, self._seed = function, seed
+        self.jumps_of = functools.cache(self._jumps)
+        self._moves_of = functools.cache(self._moves)
 
     def allow(self, outcome: Outcome, what: str, k: int, size: float) -> Outcome:
         """Return the outcome of result `k`, with the tolerance that accuracy allows."""
         for side in SIDES:
-            moves = self._once("moves", side, what, self._moves)[k]
-            more = outcome.tolerance + MOST * moves / size
+            more = outcome.tolerance + MOST * self._moves_of(side, what)[k] / size
             if outcome.error <= more:
                 return dataclasses.replace(outcome, tolerance=more, where="")
         if outcome.error > outcome.tolerance + MOST * LARGEST:
@@ -53,27 +53,12 @@ class Accuracy:
                 return Outcome(outcome.error, more, note=note)
         return outcome
 
-    def jumps_of(self, side: str, what: str) -> Sequence[float]:
-        """Return how much each result of a side jumps, relative to its size."""
-        return self._once("jumps", side, what, self._jumps)
-
-    def _once(
-        self,
-        kind: str,
-        side: str,
-        what: str,
-        run: Callable[[Fun, Sequence[np.ndarray]], Sequence[float]],
-    ) -> Sequence[float]:
-        key = kind, side, what
-        if key not in self._found:
-            self._found[key] = run(self._function(side, what), self._points(what))
-        return self._found[key]
-
-    def _moves(self, f: Fun, xs: Sequence[np.ndarray]) -> Sequence[float]:
+    def _moves(self, side: str, what: str) -> Sequence[float]:
         """Return how much each result changes with the last digits of the arguments.
 
         After cancellation no digits are left to compare.
         """
+        f, xs = self._function(side, what)
         generator, eps = np.random.default_rng(self._seed), eps_of(xs)
         first = [wide(np.asarray(x)) for x in f(*xs)]
         found = np.zeros(len(first))
@@ -91,31 +76,15 @@ class Accuracy:
                 found = np.maximum(found, moves)
         return [float(x) for x in found]
 
-    def _jumps(self, f: Fun, xs: Sequence[np.ndarray]) -> Sequence[float]:
+    def _jumps(self, side: str, what: str) -> Sequence[float]:
         """Return how much each result jumps near the arguments, relative to its size.
 
         An iteration is no more accurate than its tolerance. Code in single precision
         has no more digits than that, whatever its arguments have.
         """
+        f, xs = self._function(side, what)
         generator = np.random.default_rng(self._seed)
-        along = [normal(x, generator, size_of(x)) for x in xs]
         try:
-            return jumps(f, xs, along)
+            return jumps(f, xs, [direction(x, generator) for x in xs])
         except OriginalError:  # it refuses points near the arguments
             return [0.0] * len(f(*xs))
-
-
-def normal(
-    x: np.ndarray, generator: np.random.Generator, size: float = 1.0
-) -> np.ndarray:
-    """Return normal numbers of the shape and dtype of `x`."""
-    numbers: Any = size * generator.standard_normal(x.shape)
-    if np.iscomplexobj(x):
-        numbers = numbers + size * 1j * generator.standard_normal(x.shape)
-    return np.asarray(numbers).astype(x.dtype)
-
-
-def size_of(x: np.ndarray) -> float:
-    """Return the typical size of the elements, as the length of a direction."""
-    mean = float(np.sqrt(np.mean(np.abs(wide(x)) ** 2))) if x.size else 1.0
-    return float(np.clip(mean, 1e-3, 1e3))

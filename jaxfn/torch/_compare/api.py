@@ -13,7 +13,7 @@ from jaxfn.torch._compare.module import compare_module
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import CompareOptions, Pair
 from jaxfn.torch._compare.report import CompareReport
-from jaxfn.torch._compare.rows import NAMES, ComparisonRun, rows
+from jaxfn.torch._compare.rows import NAMES, ComparisonRun
 
 
 def compare(
@@ -114,6 +114,7 @@ def compare(
     Source: https://docs.pytorch.org/docs/stable/notes/extending.html
     """
     expect_options("compare", NAMES, skip, precision, order, rtol, atol)
+    options = CompareOptions(seed, rtol, atol)
     if isinstance(original, torch.nn.Module):
         if skip or precision != "float64":
             raise TypeError(
@@ -121,30 +122,21 @@ def compare(
                 "order=1 skips second derivatives, and module.double() before "
                 "from_torch makes it precise."
             )
-        report = compare_module(
-            port, original, args, kwargs or {}, order=order, rtol=rtol, atol=atol
-        )
-        if raise_on_failure:
-            report.raise_on_failure()
-        return report
-    if kwargs:
+        how = kwargs or {}
+        report = compare_module(port, original, args, how, options, order=order)
+    elif kwargs:
         raise TypeError(
             "compare takes kwargs for a torch.nn.Module alone. Pass the arguments of a "
             "Function by position."
         )
-    expect_pair(port, original)
-    told = {"second derivative": "order=1"} if order == 1 else {}
-    told |= dict.fromkeys(skip, "skipped as told")
-    options = CompareOptions(seed, rtol, atol)
-    best, given = _pairs(port, original, args, options, precision)
-    run = ComparisonRun(told, _uncomparable(best, given))
-    every = rows(best, given)
-    for i, (name, row) in enumerate(every.items()):
-        if progress is not None:
-            progress(i, len(every), name)
-        run.add(name, row, given if row.given else best)
-    results = tuple(run.results.values())
-    report = CompareReport(name_of(port), results, name_of(original), run.refused)
+    else:
+        expect_pair(port, original)
+        told = {"second derivative": "order=1"} if order == 1 else {}
+        told |= dict.fromkeys(skip, "skipped as told")
+        best, given = _pairs(port, original, args, options, precision)
+        run = ComparisonRun(best, given, told, _uncomparable(best, given))
+        names = name_of(port), name_of(original)
+        report = CompareReport(names[0], run.run(progress), names[1], run.refused)
     if raise_on_failure:
         report.raise_on_failure()
     return report

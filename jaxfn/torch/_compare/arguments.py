@@ -12,39 +12,32 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxfn._core import short, values
 from jaxfn.torch._base import Leaf, is_separate, to_numpy, torch
 
 
-def is_array(x: Any) -> bool:
+def _is_array(x: Any) -> bool:
     """Return whether `x` is an array of JAX or NumPy, or a dense tensor."""
     if isinstance(x, torch.Tensor):
         return x.layout is torch.strided and not x.is_quantized
     return values.is_array(x)
 
 
-def as_numpy(x: Any) -> np.ndarray:
-    """Return a NumPy copy of an array or tensor."""
-    return np.array(to_numpy(x) if isinstance(x, torch.Tensor) else x)
+def _is_none(x: Any) -> bool:
+    return x is None
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the value with `change` applied to each leaf, in new containers.
+    """Return the value with `change` applied to each leaf, in new containers."""
+    return jax.tree.map(change, value, is_leaf=_is_none)
 
-    Other objects than lists, tuples and dicts are leaves: nothing says how to copy
-    them.
-    """
-    if type(value) in (list, tuple):
-        return type(value)([replaced(x, change) for x in value])
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[replaced(x, change) for x in value])
-    if isinstance(value, dict):
-        made = {} if type(value) is dict else copy.copy(value)
-        made.update({k: replaced(x, change) for k, x in value.items()})
-        return made
-    return change(value)
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return the leaves in lists, tuples and dicts, or the value itself."""
+    return jax.tree.leaves(value, is_leaf=_is_none)
 
 
 def exchanged(arrays: Sequence[Any], at: Sequence[int], xs: Sequence[Any]) -> list[Any]:
@@ -75,21 +68,16 @@ class CommonArguments:
         arrays: list[np.ndarray] = []
 
         def change(x: Any) -> Any:
-            if not is_array(x):
+            if not _is_array(x):
                 return x
-            arrays.append(as_numpy(x))
+            arrays.append(np.array(to_numpy(x) if isinstance(x, torch.Tensor) else x))
             return Leaf(len(arrays) - 1)
 
-        template = [replaced(x, change) for x in args]
-        return cls(template, arrays, list(names))
+        return cls(replaced(list(args), change), arrays, list(names))
 
     def join(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the arguments with these arrays."""
-
-        def change(x: Any) -> Any:
-            return arrays[x] if type(x) is Leaf else x
-
-        return [replaced(x, change) for x in self.template]
+        return replaced(self.template, lambda x: arrays[x] if type(x) is Leaf else x)
 
     @property
     def at(self) -> list[int]:
@@ -118,9 +106,8 @@ class CommonArguments:
         def change(x: Any) -> Any:
             return copy.deepcopy(x).double() if isinstance(x, torch.nn.Module) else x
 
-        template = [replaced(x, change) for x in self.template]
-        arrays = [widened(x) for x in self.arrays]
-        return dataclasses.replace(self, template=template, arrays=arrays)
+        arrays = [_widened(x) for x in self.arrays]
+        return CommonArguments(replaced(self.template, change), arrays, self.names)
 
     @property
     def has_wide(self) -> bool:
@@ -131,12 +118,12 @@ class CommonArguments:
     @property
     def is_wide(self) -> bool:
         """Return whether everything has double precision already."""
-        return all(x.dtype == widened(x).dtype for x in self.arrays) and not any(
+        return all(x.dtype == _widened(x).dtype for x in self.arrays) and not any(
             isinstance(x, torch.nn.Module) for x in self.template
         )
 
 
-def widened(x: np.ndarray) -> np.ndarray:
+def _widened(x: np.ndarray) -> np.ndarray:
     """Return a float or complex array in double precision, any other as it is."""
     if not values.is_inexact(x):
         return x
@@ -152,10 +139,3 @@ def names_of(cls: Any, n: int) -> list[str]:
         return []
     plain = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
     return plain[0 if is_separate(cls) else 1 :][:n]
-
-
-def leaves_of(value: Any) -> list[Any]:
-    """Return the leaves in lists, tuples and dicts, or the value itself."""
-    leaves: list[Any] = []
-    replaced(value, leaves.append)
-    return leaves

@@ -5,26 +5,33 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._check import Once, Outcome, Skip, eps_of, is_close, slopes, worst
-from jaxfn._core import internals, is_array, is_inexact, messages
+from jaxfn._check import (
+    Once,
+    Outcome,
+    Skip,
+    backward,
+    batching,
+    eps_of,
+    like,
+    paired,
+    refusals,
+    slopes,
+    worst,
+)
+from jaxfn._core import is_array, is_inexact, messages
 from jaxfn._kernels import KernelDerivativeError
-from jaxfn.torch._compare.accuracy import normal
 from jaxfn.torch._compare.arguments import exchanged
-from jaxfn.torch._compare.gradients import names
 from jaxfn.torch._compare.original import OriginalError
-from jaxfn.torch._compare.pair import NOT_COMPARED, Different, Pair, expect_numbers
-from jaxfn.torch._compare.points import points
+from jaxfn.torch._compare.pair import Different, Pair, expect_numbers
+from jaxfn.torch._compare.report import NOT_COMPARED
 from jaxfn.torch._compare.values import needed
 
-SLOPE = 0.4
-"""Finite differences have a relative error of about eps to this power."""
 CONSTANTS = (
     "PyTorch takes what forward computes and saves for constants in a second derivative"
 )
@@ -34,8 +41,10 @@ OTHERWISE = f"{NO_SLOPE}; the port's is"
 BOTH = "both agree with finite differences of PyTorch's gradient, as far as these go"
 
 
-class Expected(Exception):  # noqa: N818  (it is a finding)
+class Expected(Skip):
     """A difference that is known and right; the message names it."""
+
+    status = "expected"
 
 
 # ---- second derivatives
@@ -46,11 +55,12 @@ def second(pair: Pair) -> Outcome:
     chosen = needed(pair)
     once = pair.original.is_once_differentiable
     args = pair.arrays, pair.cts, pair.along
-    expected = [] if once else pair.torch_second(*args)
+    expected = [] if once else pair.original.pull_twice(args[0], chosen, *args[1:])
+    ours = lambda arrays, *more: pair.port.pull_twice(arrays, chosen, *more)  # noqa: E731
     try:
         # If PyTorch has none, the question is only whether the port refuses it too.
-        trace = functools.partial(jax.eval_shape, pair.jax_second)
-        got = trace(*args) if once else Once(pair.jax_second)(*args)
+        trace = functools.partial(jax.eval_shape, ours)
+        got = trace(*args) if once else Once(ours)(*args)
     except messages.SecondDerivativeError as error:
         if once:
             raise Skip("both refuse it: once_differentiable") from error
@@ -85,7 +95,7 @@ def _judged(
 ) -> Outcome:
     """Decide about a difference: torch's may not be the slope of its own gradient."""
     saves = pair.original.saves_intermediates(chosen)
-    found = _beside_slopes_of_gradient(pair, chosen, got, theirs)
+    found = _beside_slopes(pair, chosen, [got, theirs])
     if found is None and saves:
         raise _unproved(CONSTANTS, "has no slope to compare with")
     if found is None:
@@ -97,7 +107,7 @@ def _judged(
         raise Expected(SAVED if saves else OTHERWISE)
     # The rules define the derivative of an output. If it is not the slope of the value
     # (a surrogate, an early stop), then the slope of the gradient proves nothing.
-    if (saves or not originals.ok) and not _is_slope_of_value(pair, chosen):
+    if (saves or not originals.ok) and not _is_slope_of_value(pair):
         raise _unproved(CONSTANTS if saves else NO_SLOPE, "is not the value's slope")
     where = f"finite differences of PyTorch's gradient: {ours.where}"
     return dataclasses.replace(outcome, where=f"{outcome.where}\n  {where}")
@@ -110,84 +120,49 @@ def _unproved(why: str, gradient: str) -> Skip:
     )
 
 
-def _beside_slopes_of_gradient(
-    pair: Pair,
-    chosen: Sequence[int],
-    got: Sequence[np.ndarray],
-    theirs: Sequence[np.ndarray],
+def _is_slope_of_value(pair: Pair) -> bool:
+    """Return whether the port's gradient is, which equals torch's."""
+    try:
+        return backward(pair.checks.case).ok
+    except ValueError:  # the value has no slope
+        return False
+
+
+def _beside_slopes(
+    pair: Pair, chosen: Sequence[int], results: Sequence[Sequence[np.ndarray]]
 ) -> list[Outcome] | None:
-    """Compare the port's and torch's with the slope of torch's gradient."""
-    n = len(chosen)
+    """Compare second derivatives with slopes of torch's gradient.
+
+    Return the worst outcome of each result; None if there is no slope.
+    """
+    n, labels = len(chosen), _labels(pair, chosen)
 
     def gradients(*args: Any) -> list[Any]:
         xs = list(map(np.asarray, args))
         every = exchanged(pair.arrays, chosen, xs[:n])
-        return pair.torch_gradients(every, chosen, xs[n:])
+        return pair.original.pull(every, chosen, xs[n:])
 
     at = [*(pair.arrays[i] for i in chosen), *pair.cts]
     noise = pair.accuracy.jumps_of("original", "gradient")
-    labels = _labels(pair, chosen)
-    return _beside_slopes(
-        gradients, at, pair.along, [got, theirs], labels, noise, pair.rng()
-    )
-
-
-def _is_slope_of_value(pair: Pair, chosen: Sequence[int]) -> bool:
-    at = pair.expected.inexact
-
-    def values(*args: Any) -> list[Any]:
-        every = exchanged(pair.arrays, chosen, list(map(np.asarray, args)))
-        leaves = pair.original.value(every).leaves
-        return [leaves[i] for i in at]
-
-    xs, got = [pair.arrays[i] for i in chosen], [pair.expected_gradients]
-    jumps = pair.accuracy.jumps_of("original", "value")
-    noise, labels = [jumps[i] for i in at], names(pair, chosen)
-    found = _beside_slopes(values, xs, pair.cts, got, labels, noise, pair.rng())
-    return found is not None and found[0].ok
-
-
-def _beside_slopes(
-    f: Callable[..., list[Any]],
-    at: Sequence[np.ndarray],
-    along: Sequence[np.ndarray],
-    results: Sequence[Sequence[np.ndarray]],
-    labels: Sequence[str],
-    noise: Sequence[float],
-    generator: np.random.Generator,
-) -> list[Outcome] | None:
-    """Compare <result[k], t> with the slope of <f, along>, for a direction t of each.
-
-    Return the worst outcome of each result; None if `f` has no slope along one of them.
-    `noise` is the accuracy of each output of `f`, relative to its largest element.
-    """
-    eps = eps_of([x for x in at if is_inexact(x)])
+    eps, generator = eps_of(list(filter(is_inexact, at))), pair.rng()
+    # In JAX's convention, in which a pairing has no conjugate.
+    along = list(map(np.conj, pair.along))
     found: list[list[Outcome]] = [[] for _ in results]
     for k, x in enumerate(at):
-        t = normal(x, generator)
+        t = like(x, generator)
         ts = [t if j == k else None for j in range(len(at))]
         try:
-            along_t = slopes(f, at, ts, eps, noise)
+            along_t = slopes(gradients, at, ts, eps, noise)
         except OriginalError:  # it refuses points near the arguments
             return None
         if not all(s.settled.all() for s in along_t):
             return None
-        expected = [s.value for s in along_t]
-        sizes = [np.abs(a) for a in along]
-        size = _dot(sizes, [np.abs(v) for v in expected])
-        size += sum(s.least_size for s in along_t)
-        errors = [np.broadcast_to(s.error, s.value.shape) for s in along_t]
-        slope, allowed = _dot(along, expected), _dot(sizes, errors)
         for outcomes, result in zip(found, results, strict=True):
-            outcome = is_close(_dot([result[k]], [t]), slope, size, eps**SLOPE, allowed)
+            one = [np.conj(result[k])], [t]
+            outcome = paired(pair.checks.case, one, along_t, along)
             where = f"{labels[k]}, along a random direction: {outcome.where}"
             outcomes.append(dataclasses.replace(outcome, where=where))
-    return [worst(outcomes) for outcomes in found]
-
-
-def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
-    """Return Re <x, y>, in torch's convention for gradients."""
-    return float(sum(np.sum(np.conj(x) * y).real for x, y in zip(xs, ys, strict=True)))
+    return list(map(worst, found))
 
 
 # ---- tangents
@@ -204,14 +179,9 @@ def jvp(pair: Pair) -> Outcome:
     found = []
     for some in every:
         numbers = ", ".join(str(pair.arguments.position(i)) for i in some)
-        expected = pair.torch_tangents(pair.arrays, some)
-        try:
+        expected = pair.original.push(pair.arrays, some)
+        with refusals():
             got = pair.port.push(pair.arrays, some)
-        except Exception as error:
-            _expect_refusal(error)
-            raise Different(
-                f"along argument {numbers}: {type(error).__name__}: {error}"
-            ) from error
         labels = [
             f"tangent of {pair.expected.labels[i]} along argument {numbers}"
             for i in pair.expected.inexact
@@ -220,98 +190,31 @@ def jvp(pair: Pair) -> Outcome:
     return worst(found)
 
 
-def _expect_refusal(error: Exception) -> None:
-    text = str(error)
-    if internals.FORWARD_MODE_REFUSAL in text or messages.NO_JVP in text:
-        raise Skip("the port has no jvp") from error
-
-
 # ---- batches
-
-EXAMPLES = 3
-Axes = tuple[int | None, ...]
-
-
-def _axes(pair: Pair) -> list[Axes]:
-    """Return axes to batch: all arrays first and last, and each alone if few."""
-    n = len(pair.arrays)
-    if n == 0:
-        raise Skip("there is no array to batch")
-    found: list[Axes] = [(0,) * n, tuple(x.ndim for x in pair.arrays)]
-    if 1 < n <= 5:
-        found += [tuple(0 if j == i else None for j in range(n)) for i in range(n)]
-    return list(dict.fromkeys(found))
-
-
-def _batches(
-    pair: Pair, run: Callable[[list[np.ndarray]], list[Any]]
-) -> Iterator[tuple[Axes, list[np.ndarray], list[np.ndarray]]]:
-    """Yield ways to batch: axes, batched arrays, and the results of a loop of `run`."""
-    rows = [list(pair.arrays), *points(pair, EXAMPLES - 1, run)]
-    for axes in _axes(pair):
-        # An array that is not batched is the first example's.
-        examples = [
-            [rows[0][i] if axis is None else row[i] for i, axis in enumerate(axes)]
-            for row in rows
-        ]
-        batched = [
-            xs[0] if axis is None else np.stack(xs, axis)
-            for xs, axis in zip(zip(*examples, strict=True), axes, strict=True)
-        ]
-        results = zip(*map(run, examples), strict=True)
-        yield axes, batched, [np.stack(column) for column in results]
 
 
 def vmap(pair: Pair) -> Outcome:
-    """Compare a batch with a loop of torch, or with torch's own vmap rule."""
-    at = [i for i, x in enumerate(pair.got) if is_array(x)]
-    found = []
-
-    def run(arrays: list[np.ndarray]) -> list[Any]:
-        leaves = pair.original.value(arrays).leaves
-        return [np.asarray(leaves[i]) for i in at]
-
-    for axes, batched, loop in _batches(pair, run):
-        port = Once(jax.vmap(lambda *xs: pair.port.arrays(xs), axes))
-        got = port(*map(jnp.asarray, batched))
-        labels = [f"{pair.expected.labels[i]} (in_axes={axes})" for i in at]
-        expected = _own_vmap(pair, batched, axes, at, loop)
-        outcome = pair.compare(got, expected, labels, "value", which=at)
-        if not outcome.ok and pair.compare(got, loop, labels, "value", which=at).ok:
-            raise Different(
-                f"{outcome.where}\n  PyTorch's vmap rule differs from a loop of its "
-                "forward; the port agrees with the loop"
-            )
-        found.append(outcome)
-    return worst(found)
-
-
-def _own_vmap(
-    pair: Pair, batched: list[np.ndarray], axes: Axes, at: list[int], loop: list[Any]
-) -> list[Any]:
-    """Return what torch's vmap rule gives, or the loop if none runs."""
+    """Compare a batch with a loop of the port, or with torch's own vmap rule."""
+    beside_loop = pair.checks.outcome("vmap")
     if not pair.original.owns("vmap"):
-        return loop
+        return beside_loop
     try:
-        leaves = pair.original.batched(batched, axes).leaves
+        outcome = _beside_own_vmap(pair)
     except OriginalError:
-        return loop
-    return [np.asarray(leaves[i]) for i in at]
+        return beside_loop
+    if beside_loop.ok and not outcome.ok:
+        raise Different(
+            f"{outcome.where}\n  PyTorch's vmap rule differs from a loop of its "
+            "forward; the port agrees with the loop"
+        )
+    return outcome
 
 
-def vmap_gradients(pair: Pair) -> Outcome:
-    """Compare the gradient under vmap with a loop of torch."""
-    chosen, found = needed(pair), []
-
-    def run(arrays: list[np.ndarray]) -> list[Any]:
-        return pair.torch_gradients(arrays, chosen, pair.cts)
-
-    def pull(*arrays: Any) -> Any:
-        return pair.port.pull(arrays, chosen, pair.cts)
-
-    for axes, batched, loop in _batches(pair, run):
-        gradients = Once(jax.vmap(pull, axes))(*map(jnp.asarray, batched))
-        got = [np.asarray(g) for g in gradients]
-        labels = names(pair, chosen, f" (in_axes={axes})")
-        found.append(pair.compare(got, loop, labels, "gradient"))
+def _beside_own_vmap(pair: Pair) -> Outcome:
+    at, found = [i for i, x in enumerate(pair.got) if is_array(x)], []
+    for axes, batch, got in batching.by_axes(pair.checks.case):
+        leaves = pair.original.batched(list(map(np.asarray, batch)), axes).leaves
+        labels = [f"{pair.expected.labels[i]} (in_axes={axes})" for i in at]
+        expected = [np.asarray(leaves[i]) for i in at]
+        found.append(pair.compare(got, expected, labels, "value", which=at))
     return worst(found)

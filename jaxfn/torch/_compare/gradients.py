@@ -7,15 +7,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._check import Outcome, Skip, is_near, subsets, worst
+from jaxfn._check import Outcome, Skip, is_near, worst
 from jaxfn.torch._compare.hints import counts
-from jaxfn.torch._compare.pair import Different, Pair, expect_numbers, subsets_in_words
-from jaxfn.torch._compare.points import points
-from jaxfn.torch._compare.values import POINTS, lost, needed
+from jaxfn.torch._compare.pair import Different, Pair, expect_numbers
+from jaxfn.torch._compare.values import POINTS, lost, needed, points
 
 CONJUGATE = "PyTorch's convention: the conjugate of JAX's"
 
@@ -28,7 +25,8 @@ def gradient(i: int, pair: Pair) -> Outcome:
     k = pair.chosen.index(i)
     got, expected = pair.got_gradients, pair.expected_gradients
     expect_numbers(got, expected)
-    outcome = _only(pair, got, expected, names(pair, pair.chosen), k)
+    labels = names(pair, pair.chosen)
+    outcome = pair.compare_one(k, got, expected, labels, "gradient")
     if not outcome.ok and np.isfinite(got[k]).all() and got[k].size:
         found = _cotangents(pair, k, got[k])
         where = "; ".join(filter(None, [outcome.where, found]))
@@ -36,18 +34,6 @@ def gradient(i: int, pair: Pair) -> Outcome:
     if outcome.ok and np.iscomplexobj(expected[k]):
         outcome = dataclasses.replace(outcome, note=CONJUGATE)
     return outcome
-
-
-def _only(pair: Pair, got: Any, expected: Any, labels: Any, k: int) -> Outcome:
-    """Return the outcome of gradient `k`, which may look like another."""
-    which = [k, *(j for j in range(len(labels)) if j != k)]
-    a, b, names = ([xs[j] for j in which] for xs in (got, expected, labels))
-    alone = pair.compare(a[:1], b[:1], names[:1], "gradient", which=which)
-    if alone.ok:
-        return alone
-    every = pair.compare(a, b, names, "gradient", which=which)
-    where = every.where.partition("\n  ")[0]
-    return dataclasses.replace(alone, where=where)
 
 
 def names(pair: Pair, chosen: Sequence[int], where: str = "") -> list[str]:
@@ -59,7 +45,7 @@ def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
     """Return how cotangents are misused, if that explains gradient `k`."""
 
     def gradient_for(cts: Sequence[Any]) -> np.ndarray:
-        return pair.torch_gradients(pair.arrays, pair.chosen, cts)[k]
+        return pair.original.pull(pair.arrays, pair.chosen, cts)[k]
 
     if np.iscomplexobj(got):
         other = gradient_for([ct.conj() for ct in pair.cts]).conj()
@@ -75,7 +61,8 @@ def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
             return f"the cotangents of {labels[i]} and {labels[j]} are swapped"
     if n < 2:
         return ""
-    parts = [gradient_for(only(pair.cts, j)) for j in range(n)]
+    alone = [[x if i == j else None for i, x in enumerate(pair.cts)] for j in range(n)]
+    parts = list(map(gradient_for, alone))
     found = counts(got, parts)
     if found is None or len(set(found)) == 1:
         return ""
@@ -84,11 +71,6 @@ def _cotangents(pair: Pair, k: int, got: np.ndarray) -> str:
         for label, c in zip(labels, found, strict=True)
         if c != 1
     )
-
-
-def only(cts: Sequence[Any], j: int) -> list[Any]:
-    """Return the cotangents, with None for all but one of the outputs."""
-    return [ct if i == j else None for i, ct in enumerate(cts)]
 
 
 def _number(x: complex) -> str:
@@ -103,11 +85,8 @@ def gradients_given(pair: Pair) -> Outcome:
     labels = names(pair, chosen)
     exact = expected
     if pair.exact.chosen == chosen:
-        leaves = pair.exact.expected
-        kinds = [leaves.leaves[i].dtype for i in leaves.inexact]
-        cts = [ct.astype(kind) for ct, kind in zip(pair.cts, kinds, strict=True)]
         with pair.exact.context():
-            exact = pair.exact.torch_gradients(pair.exact.arrays, chosen, cts)
+            exact = pair.exact.expected_gradients
     slack = lost(list(zip(expected, exact, strict=True)))
     wrong = [
         f"{label}: expected dtype {e.dtype}, got {g.dtype}"
@@ -124,60 +103,10 @@ def gradients_elsewhere(pair: Pair) -> Outcome:
     chosen, found = needed(pair), []
 
     def run(point: list[np.ndarray]) -> Any:
-        return pair.torch_gradients(point, chosen, pair.cts)
+        return pair.original.pull(point, chosen, pair.cts)
 
     labels = names(pair, chosen, " at another point")
     for point in points(pair, POINTS, run):
-        got = pair.jax_gradients(point, chosen, pair.cts)
+        got = pair.port.pull(point, chosen, pair.cts)
         found.append(pair.compare(got, run(point), labels, "gradient"))
     return worst(found)
-
-
-def gradients_of_subsets(pair: Pair) -> Outcome:
-    """Compare them for each subset of needs_input_grad."""
-    chosen, found = needed(pair), []
-    if len(chosen) < 2:
-        raise Skip("one argument has a gradient")
-    for some in subsets(len(chosen)):
-        these = tuple(chosen[k] for k in some)
-        words = subsets_in_words(pair.arguments, these)
-        found.append(_compared(pair, these, pair.cts, words, some))
-    return worst(found)
-
-
-def gradients_of_outputs(pair: Pair) -> Outcome:
-    """Compare them for each output alone."""
-    chosen, found = needed(pair), []
-    if len(pair.cts) < 2:
-        raise Skip("one output has a gradient")
-    for j, at in enumerate(pair.expected.inexact):
-        words = f"{pair.expected.labels[at]} alone used"
-        found.append(_compared(pair, chosen, only(pair.cts, j), words))
-    return worst(found)
-
-
-def _compared(
-    pair: Pair,
-    chosen: Sequence[int],
-    cts: Sequence[Any],
-    words: str,
-    which: Sequence[int] | None = None,
-) -> Outcome:
-    """Compare the gradients by these arrays and for these cotangents."""
-    expected = pair.torch_gradients(pair.arrays, chosen, cts)
-    try:
-        got = pair.jax_gradients(pair.arrays, chosen, cts)
-    except Exception as error:
-        raise Different(f"{words}: {type(error).__name__}: {error}") from error
-    labels = names(pair, chosen, f" ({words})")
-    return pair.compare(got, expected, labels, "gradient", which=which)
-
-
-def gradients_jit(pair: Pair) -> Outcome:
-    """Compare them under jit."""
-    chosen = needed(pair)
-    pull = jax.jit(lambda arrays, cts: pair.port.pull(arrays, chosen, cts))
-    arrays, cts = ([jnp.asarray(x) for x in xs] for xs in (pair.arrays, pair.cts))
-    got = [np.asarray(g) for g in pull(arrays, cts)]
-    labels = names(pair, chosen)
-    return pair.compare(got, pair.expected_gradients, labels, "gradient")

@@ -25,23 +25,18 @@ from jaxfn.torch._base import (
     place_now,
     torch,
 )
-from jaxfn.torch._compare.arguments import CommonArguments, exchanged
+from jaxfn.torch._compare.arguments import CommonArguments, exchanged, leaves_of
 from jaxfn.torch._compare.tensors import (
-    Found,
+    Arrays,
     Outs,
     array,
     gradients,
     inexact_in,
-    memory_of,
     outs_of,
-    paired,
-    tensor,
-    tensors_in,
 )
 from jaxfn.torch._triton import KernelRuns
 
 T = TypeVar("T")
-Arrays = Sequence[np.ndarray]
 _NO_DERIVATIVE = "a kernel has no derivative (on a GPU, PyTorch silently gives none)"
 
 
@@ -62,7 +57,7 @@ class Original:
     """
 
     def __init__(self, cls: Any, arguments: CommonArguments, seed: int) -> None:
-        self.cls, self.name, self._seed = cls, cls.__name__, seed
+        self.cls, self._seed = cls, seed
         self._arguments, self._kernels = arguments, KernelRuns()
         # Whether differentiated inputs are leaves, and int32 arrays become int64.
         self._how = (True, False)
@@ -88,51 +83,54 @@ class Original:
         """Return the outputs."""
         return self._tried(lambda: outs_of(self._apply(arrays, chosen)[0]))
 
+    def leaves(self, arrays: Arrays) -> list[Any]:
+        """Return the leaves of the outputs."""
+        return self.value(arrays).leaves
+
     def pull(
         self, arrays: Arrays, chosen: Sequence[int], cts: Sequence[np.ndarray | None]
-    ) -> Found:
-        """Return the gradients by the chosen arrays; None if torch has none."""
+    ) -> Arrays:
+        """Return the gradients by the chosen arrays."""
 
-        def run() -> Found:
+        def run() -> Arrays:
             result, leaves = self._apply(arrays, chosen)
-            pairs = paired(result, [tensor(ct) for ct in cts])
-            return [array(g) for g in gradients(pairs, leaves)]
+            # Rules may write into their cotangents: each call gets new tensors.
+            given = [None if ct is None else from_numpy(ct) for ct in cts]
+            return list(map(array, gradients(inexact_in(result), given, leaves)))
 
         return self._tried(run)
 
     def pull_twice(
         self, arrays: Arrays, chosen: Sequence[int], cts: Arrays, along: Arrays
-    ) -> Found:
+    ) -> Arrays:
         """Return the gradients of <gradients, along>, by arrays and by cotangents."""
 
-        def run() -> Found:
+        def run() -> Arrays:
             result, leaves = self._apply(arrays, chosen)
-            free = [tensor(ct).requires_grad_() for ct in cts]
+            free = [from_numpy(ct).requires_grad_() for ct in cts]
             # A rule may write to its cotangents, but not to a leaf: pass clones.
-            pairs = paired(result, [ct.clone() for ct in free])
+            clones = [ct.clone() for ct in free]
             before = self._kernels.launches
-            first = gradients(pairs, leaves, again=True)
+            first = gradients(inexact_in(result), clones, leaves, again=True)
             if self._kernels.launches > before:
                 raise RuntimeError(_NO_DERIVATIVE)
-            parts = [
-                (g, tensor(v))
-                for g, v in zip(first, along, strict=True)
-                if g is not None and g.requires_grad
-            ]
-            return [array(g) for g in gradients(parts, [*leaves, *free])]
+            found = gradients(first, list(map(from_numpy, along)), [*leaves, *free])
+            return list(map(array, found))
 
         return self._tried(run)
 
-    def push(self, arrays: Arrays, tangents: dict[int, np.ndarray]) -> Found:
+    def push(self, arrays: Arrays, tangents: dict[int, np.ndarray]) -> Arrays:
         """Return the tangents of the inexact outputs."""
 
-        def run() -> Found:
+        def run() -> Arrays:
             tensors = self._tensors(arrays)
             with forward_ad.dual_level():
                 for i, t in tangents.items():
-                    tensors[i] = forward_ad.make_dual(tensors[i], tensor(t))
-                outs = inexact_in(self._call(tensors))
-                return [array(forward_ad.unpack_dual(x).tangent) for x in outs]
+                    tensors[i] = forward_ad.make_dual(tensors[i], from_numpy(t))
+                pairs = map(forward_ad.unpack_dual, inexact_in(self._call(tensors)))
+                return [
+                    array(torch.zeros_like(x) if t is None else t) for x, t in pairs
+                ]
 
         return self._tried(run)
 
@@ -197,12 +195,15 @@ class Original:
 
     def unrepeatable(self, run: Callable[[], Sequence[Any]]) -> str:
         """Return why two runs differ; an empty text if they don't."""
-        draws = _Draws()
-        with draws:
-            first = run()
+
+        def bits() -> list[bytes]:
+            return [x.tobytes() for x in run() if isinstance(x, np.ndarray)]
+
+        with _Draws() as draws:
+            first = bits()
         if draws.found:
             return f"it draws random numbers ({', '.join(draws.found)})"
-        return "" if _are_same(first, run()) else "it returns other values each time"
+        return "" if first == bits() else "it returns other values each time"
 
     def saves_intermediates(self, chosen: Sequence[int]) -> bool:
         """Return whether forward saves more than its inputs and outputs."""
@@ -212,11 +213,11 @@ class Original:
             nodes = [x.grad_fn for x in inexact_in(result) if x.grad_fn is not None]
             if not nodes:
                 return False
-            known = {memory_of(x) for x in (*leaves, *tensors_in(result))}
             node = nodes[0]
             saved = list(getattr(node, "saved_tensors", ()))
-            saved += tensors_in(list(getattr(node, "__dict__", {}).values()))
-            return any(memory_of(x) not in known for x in saved if x is not None)
+            saved += leaves_of(list(getattr(node, "__dict__", {}).values()))
+            known = {None, *map(_memory_of, (*leaves, *leaves_of(result)))}
+            return not known.issuperset(map(_memory_of, saved))
 
         try:
             return self._tried(run)
@@ -239,10 +240,8 @@ class _Draws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _are_same(first: Sequence[Any], again: Sequence[Any]) -> bool:
-    return len(first) == len(again) and all(
-        not isinstance(x, np.ndarray)
-        or not isinstance(y, np.ndarray)
-        or (x.shape == y.shape and x.tobytes() == y.tobytes())
-        for x, y in zip(first, again, strict=True)
-    )
+def _memory_of(x: Any) -> Any:
+    """Return where a tensor lies; None for what is none."""
+    if not isinstance(x, torch.Tensor):
+        return None
+    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype

@@ -5,35 +5,43 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxfn._check import (
+    CHECKS,
+    Case,
     Once,
     Outcome,
     Program,
+    Run,
     Skip,
     compare_arrays,
     eps_of,
     in_float64,
     largest,
+    like,
     wide,
     worst,
 )
 from jaxfn._core import values
 from jaxfn.torch._base import torch
-from jaxfn.torch._compare.accuracy import Accuracy, normal
+from jaxfn.torch._compare.accuracy import Accuracy, Fun
 from jaxfn.torch._compare.arguments import CommonArguments, exchanged
 from jaxfn.torch._compare.hints import hint, of_one_kind
 from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.port import Port
-from jaxfn.torch._compare.tensors import Found, Outs
+from jaxfn.torch._compare.report import NOT_COMPARED
+from jaxfn.torch._compare.tensors import Outs
 
-NOT_COMPARED = "not compared: "
-"""A row that is skipped with a message that begins with it: the report is not ok."""
 NUMBERS = (bool, int, float, complex)
+OF_PORT = (
+    *("value under jit", "backward under jit", "backward of subsets"),
+    *("backward, unused outputs", "vmap", "vmap of backward"),
+)
+"""The checks of the port alone that are rows here."""
 
 
 class Different(Exception):  # noqa: N818  (a finding, no mistake)
@@ -83,7 +91,7 @@ class Pair:
         self._port = port
         self.double, self.exact = double, exact
         self.x64 = double or arguments.has_wide
-        self.accuracy = Accuracy(self._function, self._points, options.seed)
+        self.accuracy = Accuracy(self._function, options.seed)
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -110,7 +118,9 @@ class Pair:
     @functools.cached_property
     def expected(self) -> Outs:
         """The outputs of the original."""
-        return self.original.value(self.arrays)
+        outs = self.original.value(self.arrays)
+        self.port.inexact = outs.inexact
+        return outs
 
     @functools.cached_property
     def got(self) -> list[Any]:
@@ -120,15 +130,32 @@ class Pair:
         return run(self.arrays)
 
     @functools.cached_property
+    def checks(self) -> Run:
+        """The checks of the port alone, as a function of all arrays."""
+        case = Case(
+            lambda *arrays: list(filter(values.is_array, self.port.leaves(arrays))),
+            self.arrays,
+            reference=None,
+            surrogate=False,
+            precision="given",
+            **dataclasses.asdict(self.options),
+        )
+        case.at = self.arguments.at
+        with contextlib.suppress(OriginalError):  # rows of gradients say so
+            case.at = list(self.chosen) or case.at
+        for i in case.at:
+            case.labels[i] = self.arguments.label(i)
+        case.first_value = list(filter(values.is_array, self.got))
+        return Run(case, {}, {name: CHECKS[name] for name in OF_PORT})
+
+    @functools.cached_property
     def cts(self) -> list[np.ndarray]:
         """A cotangent for each inexact output."""
-        self.port.inexact = self.expected.inexact
-        return self.random_cts(self.rng())
+        return self._random_cts(self.rng())
 
-    def random_cts(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """Return cotangents of the inexact outputs."""
-        leaves = self.expected.leaves
-        return [normal(leaves[i], generator) for i in self.expected.inexact]
+    def _random_cts(self, generator: np.random.Generator) -> list[np.ndarray]:
+        outs = [self.expected.leaves[i] for i in self.expected.inexact]
+        return [np.asarray(like(x, generator)) for x in outs]
 
     @functools.cached_property
     def why_not(self) -> dict[int, str]:
@@ -159,28 +186,14 @@ class Pair:
     @functools.cached_property
     def expected_gradients(self) -> list[np.ndarray]:
         """The original's gradients by the chosen arrays."""
-        return self.torch_gradients(self.arrays, self.chosen, self.cts)
-
-    def torch_gradients(
-        self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
-    ) -> list[np.ndarray]:
-        """Return the original's gradients, with zeros for None."""
-        found = self.original.pull(arrays, chosen, cts)
-        return filled(found, [arrays[i] for i in chosen])
+        return self.original.pull(self.arrays, self.chosen, self.cts)
 
     @functools.cached_property
     def got_gradients(self) -> list[np.ndarray]:
         """The port's gradients by the chosen arrays."""
-        if self.exact is None:
-            return self.jax_gradients(self.arrays, self.chosen, self.cts)
-        pull = Once(lambda xs, cts: self.port.pull(xs, self.chosen, cts))
-        return [np.asarray(g) for g in pull(self.arrays, self.cts)]
-
-    def jax_gradients(
-        self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
-    ) -> list[np.ndarray]:
-        """Return the port's gradients."""
-        return [np.asarray(g) for g in self.port.pull(arrays, chosen, cts)]
+        pull = lambda xs, cts: self.port.pull(xs, self.chosen, cts)  # noqa: E731
+        run = pull if self.exact is None else Once(pull)
+        return [np.asarray(g) for g in run(self.arrays, self.cts)]
 
     # ---- comparing
 
@@ -201,31 +214,43 @@ class Pair:
             expected: Arrays of the original.
             labels: Their names in messages.
             what: "value", "gradient", "tangent" or "second derivative".
-            which: Their indices among all values, gradients, ...; None for all.
+            which: Their indices among all values; None for all.
             slack: Additional tolerance of each.
         """
         if len(got) != len(expected):
             raise Different(f"expected {len(expected)} arrays, got {len(got)}")
-        a, b = ([wide(np.asarray(x)) for x in xs] for xs in (got, expected))
-        found = []
-        for i, label in enumerate(labels):
-            tolerance = self.tolerance(got[i], expected[i])
-            tolerance += 0.0 if slack is None else slack[i]
-            atol = self.options.atol
-            outcome = compare_arrays(
-                *of_one_kind(a[i], b[i]), label, tolerance, atol=atol
-            )
-            if not outcome.ok and np.isfinite(outcome.error):
-                k, size = i if which is None else which[i], max(largest(b[i]), 1e-30)
-                outcome = self.accuracy.allow(outcome, what, k, size)
-            if not outcome.ok:
-                looks = hint(a, b, i, labels, what, tolerance)
-                where = "; ".join(filter(None, [outcome.where, looks]))
-                outcome = dataclasses.replace(outcome, where=where)
-            found.append(outcome)
+        more = slack or [0.0] * len(got)
+        at = enumerate(which or range(len(got)))
+        every = got, expected, labels, what
+        found = [self.compare_one(i, *every, k=k, slack=more[i]) for i, k in at]
         wrong = [o.where for o in found if not o.ok]
         note = next((o.note for o in found if o.ok and o.note), "")
         return dataclasses.replace(worst(found), where="\n  ".join(wrong), note=note)
+
+    def compare_one(
+        self,
+        i: int,
+        got: Sequence[Any],
+        expected: Sequence[Any],
+        labels: Sequence[str],
+        what: str,
+        *,
+        k: int | None = None,
+        slack: float = 0.0,
+    ) -> Outcome:
+        """Compare array `i`, which is number `k` of all values."""
+        a, b = ([wide(np.asarray(x)) for x in xs] for xs in (got, expected))
+        tolerance = self.tolerance(got[i], expected[i]) + slack
+        pair, atol = of_one_kind(a[i], b[i]), self.options.atol
+        outcome = compare_arrays(*pair, labels[i], tolerance, atol=atol)
+        if not outcome.ok and np.isfinite(outcome.error):
+            size = max(largest(b[i]), 1e-30)
+            outcome = self.accuracy.allow(outcome, what, i if k is None else k, size)
+        if outcome.ok:
+            return outcome
+        looks = hint(a, b, i, labels, what, tolerance)
+        where = "; ".join(filter(None, [outcome.where, looks]))
+        return dataclasses.replace(outcome, where=where)
 
     def tolerance(self, *arrays: Any) -> float:
         """Return half of the digits that all of these have."""
@@ -243,40 +268,31 @@ class Pair:
         both = [two for two in pairs if all(map(values.is_array, two))]
         return [x for x, y in both if eps_of([x]) > eps_of([y])]
 
-    def _points(self, what: str) -> list[np.ndarray]:
-        """Return the inexact arguments, and the cotangents or tangents."""
+    def _function(self, side: str, what: str) -> tuple[Fun, Sequence[np.ndarray]]:
+        """Return values, gradients, ... as a function of arrays, and these."""
+        is_port, at, n = side == "port", self.arguments.at, len(self.cts)
+        this = self.port if is_port else self.original
         more = {
             "gradient": lambda: self.cts,
             "tangent": lambda: list(self.tangents.values()),
             "second derivative": lambda: [*self.cts, *self.along],
-        }
-        xs = [self.arrays[i] for i in self.arguments.at]
-        return xs + (more[what]() if what in more else [])
-
-    def _function(self, side: str, what: str) -> Callable[..., Sequence[Any]]:
-        """Return values, gradients, ... as a function of `_points`."""
-        is_port, at, n = side == "port", self.arguments.at, len(self.cts)
-        # JAX can trace the port's derivatives. All else takes NumPy arrays.
-        is_compiled = is_port and what != "value"
-        gradients = self.port.pull if is_port else self.torch_gradients
-        push = self.port.push if is_port else self.torch_tangents
-        second = self.jax_second if is_port else self.torch_second
+        }.get(what, list)()
 
         def run(*points: Any) -> Sequence[Any]:
-            if not is_compiled:
-                points = tuple(map(np.asarray, points))
-            xs, more = exchanged(self.arrays, at, points[: len(at)]), points[len(at) :]
+            xs, more = points[: len(at)], list(points[len(at) :])
+            xs = exchanged(self.arrays, at, xs)
             if what == "gradient":
-                return gradients(xs, self.chosen, more)
+                return this.pull(xs, self.chosen, more)
             if what == "tangent":
-                return push(xs, dict(zip(self.tangents, more, strict=True)))
+                return this.push(xs, dict(zip(self.tangents, more, strict=True)))
             if what == "second derivative":
-                return second(xs, more[:n], more[n:])
-            if is_port:
-                return numbers_in(self.port.leaves(xs))
-            return numbers_in(self.original.value(xs).leaves)
+                return this.pull_twice(xs, self.chosen, more[:n], more[n:])
+            return numbers_in(this.leaves(xs))
 
-        return Program(run) if is_compiled else run
+        # JAX can trace the port's derivatives. All else takes NumPy arrays.
+        is_compiled = is_port and what != "value"
+        f = Program(run) if is_compiled else lambda *xs: run(*map(np.asarray, xs))
+        return f, [*(self.arrays[i] for i in at), *more]
 
     # ---- further derivatives
 
@@ -284,34 +300,14 @@ class Pair:
     def along(self) -> list[np.ndarray]:
         """A cotangent for each gradient."""
         generator = self.rng()
-        self.random_cts(generator)
-        return [normal(self.arrays[i], generator) for i in self.chosen]
+        self._random_cts(generator)
+        return [np.asarray(like(self.arrays[i], generator)) for i in self.chosen]
 
     @functools.cached_property
     def tangents(self) -> dict[int, np.ndarray]:
         """A tangent for each inexact argument."""
-        generator = self.rng()
-        return {i: normal(self.arrays[i], generator) for i in self.arguments.at}
-
-    def torch_tangents(
-        self, arrays: Sequence[Any], tangents: dict[int, np.ndarray]
-    ) -> list[np.ndarray]:
-        """Return the original's tangents, with zeros for None."""
-        outs = [self.expected.leaves[i] for i in self.expected.inexact]
-        return filled(self.original.push(arrays, tangents), outs)
-
-    def jax_second(
-        self, arrays: Sequence[Any], cts: Sequence[Any], along: Sequence[Any]
-    ) -> list[Any]:
-        """Return the gradients of <gradients, along>, by arguments and cotangents."""
-        return self.port.pull_twice(arrays, self.chosen, cts, along)
-
-    def torch_second(
-        self, arrays: Sequence[Any], cts: Sequence[Any], along: Sequence[Any]
-    ) -> list[np.ndarray]:
-        """Return the same of the original, with zeros for None."""
-        found = self.original.pull_twice(arrays, self.chosen, cts, along)
-        return filled(found, [*(arrays[i] for i in self.chosen), *cts])
+        generator, at = self.rng(), self.arguments.at
+        return {i: np.asarray(like(self.arrays[i], generator)) for i in at}
 
 
 def expect_numbers(got: Sequence[Any], expected: Sequence[Any]) -> None:
@@ -336,18 +332,3 @@ def numbers_in(leaves: Sequence[Any]) -> list[np.ndarray]:
         np.asarray(x) if values.is_array(x) or isinstance(x, NUMBERS) else np.zeros(())
         for x in leaves
     ]
-
-
-def filled(found: Found, like_these: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the arrays with zeros in place of None."""
-    return [
-        np.zeros(x.shape, x.dtype) if g is None else g
-        for g, x in zip(found, like_these, strict=True)
-    ]
-
-
-def subsets_in_words(arguments: CommonArguments, chosen: Sequence[int]) -> str:
-    """Return the arguments that are differentiated, in words."""
-    numbers = [str(arguments.position(i)) for i in chosen]
-    words = "argument" if len(numbers) == 1 else "arguments"
-    return f"{words} {', '.join(numbers)} alone differentiated"

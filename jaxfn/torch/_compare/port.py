@@ -12,11 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import jaxfn
-from jaxfn._check import Once
-from jaxfn._core import internals, values
+from jaxfn._check import Once, copies
+from jaxfn._core import values
 from jaxfn.torch._base import KEYS
 from jaxfn.torch._compare.arguments import CommonArguments, exchanged, leaves_of
 from jaxfn.torch._compare.tensors import tops_of
@@ -31,6 +30,9 @@ class Port:
         port: A class with an `apply`, or any callable.
         arguments: The arguments of the call.
         seed: Seed of the key, if it takes one.
+
+    Attributes:
+        inexact: The leaves of its outputs that are differentiated.
     """
 
     def __init__(self, port: Any, arguments: CommonArguments, seed: int) -> None:
@@ -42,8 +44,7 @@ class Port:
 
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the leaves of its outputs."""
-        # Fresh buffers: a Function may mark its arguments dirty, which deletes them.
-        args = self._arguments.join([_fresh(x) for x in arrays])
+        args = self._arguments.join(copies(arrays))
         tops = tops_of(self._call(*self._key, *args))
         return [leaf for top in tops for leaf in leaves_of(top)]
 
@@ -58,22 +59,14 @@ class Port:
         computed = iter(Once(run)(list(arrays)))
         return [next(computed) if values.is_array(x) else x for x in found]
 
-    def arrays(self, arrays: Sequence[Any]) -> Arrays:
-        """Return the outputs that are arrays."""
-        return [x for x in self.leaves(arrays) if values.is_array(x)]
-
     def function(
-        self,
-        arrays: Sequence[Any],
-        chosen: Sequence[int],
-        used: Sequence[bool] | None = None,
+        self, arrays: Sequence[Any], chosen: Sequence[int]
     ) -> Callable[..., Arrays]:
-        """Return the inexact outputs (those used) as a function of chosen arrays."""
+        """Return the inexact outputs as a function of the chosen arrays."""
 
         def f(*xs: Any) -> Arrays:
             leaves = self.leaves(exchanged(arrays, chosen, xs))
-            outs = [jnp.asarray(leaves[i]) for i in self.inexact]
-            return outs if used is None else _where(outs, used)
+            return [jnp.asarray(leaves[i]) for i in self.inexact]
 
         return f
 
@@ -83,16 +76,11 @@ class Port:
         return jax.vjp(self.function(arrays, chosen), *xs)[0]
 
     def pull(
-        self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any | None]
+        self, arrays: Sequence[Any], chosen: Sequence[int], cts: Sequence[Any]
     ) -> Arrays:
-        """Return the gradients, for the outputs that have a cotangent."""
-        used = [ct is not None for ct in cts]
-        xs = [jnp.asarray(arrays[i]) for i in chosen]
-        outs, back = jax.vjp(self.function(arrays, chosen, used), *xs)
-        given = zip(outs, _where(cts, used), strict=True)
-        # `_conj` hands a real array on as the same object, without a copy.
-        found = back([_conj(jnp.asarray(ct, o.dtype)) for o, ct in given])
-        return [_conj(g) for g in found]
+        """Return the gradients."""
+        xs = [arrays[i] for i in chosen]
+        return _pulled(self.function(arrays, chosen), xs, cts)
 
     def pull_twice(
         self,
@@ -107,11 +95,7 @@ class Port:
         def first(*args: Any) -> Arrays:
             return self.pull(exchanged(arrays, chosen, args[:n]), chosen, args[n:])
 
-        given = [jnp.asarray(arrays[i]) for i in chosen]
-        grads, back = jax.vjp(first, *given, *map(jnp.asarray, cts))
-        pairs = zip(along, grads, strict=True)
-        found = back([_conj(jnp.asarray(v, g.dtype)) for v, g in pairs])
-        return [_conj(g) for g in found]
+        return _pulled(first, [*(arrays[i] for i in chosen), *cts], along)
 
     def push(self, arrays: Sequence[Any], tangents: dict[int, Any]) -> Arrays:
         """Return the tangents of the inexact outputs."""
@@ -119,6 +103,21 @@ class Port:
         xs = [jnp.asarray(arrays[i]) for i in chosen]
         ts = [jnp.asarray(t) for t in tangents.values()]
         return jax.jvp(self.function(arrays, chosen), xs, ts)[1]
+
+
+def _pulled(
+    f: Callable[..., Arrays], xs: Sequence[Any], cts: Sequence[Any]
+) -> list[Any]:
+    """Return the gradients of <f, cts>."""
+    outs, back = jax.vjp(f, *map(jnp.asarray, xs))
+    pairs = zip(outs, cts, strict=True)
+    # `_conj` hands a real array on as the same object, without a copy.
+    found = back([_conj(jnp.asarray(ct, o.dtype)) for o, ct in pairs])
+    return [_conj(g) for g in found]
+
+
+def _conj(x: Any) -> Any:
+    return jnp.conj(x) if jnp.iscomplexobj(x) else x
 
 
 def takes_key(port: Any, names: Sequence[str]) -> bool:
@@ -136,15 +135,3 @@ def takes_key(port: Any, names: Sequence[str]) -> bool:
     if port.setup_context is jaxfn.Function.setup_context:
         own = own[1:]  # without ctx
     return bool(own) and own[0] in KEYS and own[0] not in names
-
-
-def _fresh(x: Any) -> Any:
-    return x if internals.is_tracer(x) else jnp.asarray(np.array(x))
-
-
-def _where(values: Sequence[Any], used: Sequence[bool]) -> list[Any]:
-    return [x for x, use in zip(values, used, strict=True) if use]
-
-
-def _conj(x: Any) -> Any:
-    return jnp.conj(x) if jnp.iscomplexobj(x) else x

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from jaxfn._check import CheckReport, CheckResult
+
+NOT_COMPARED = "not compared: "
+"""A row that is skipped with a message that begins with it: the report is not ok."""
+
+
+def not_compared(results: Iterable[CheckResult]) -> str:
+    """Return which of these was not compared, and why; "" if all were."""
+    found = (r for r in results if r.message.startswith(NOT_COMPARED))
+    return next((f"{r.check} was {r.message}" for r in found), "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -53,17 +63,13 @@ class CompareReport(CheckReport):
         """The differences that are known and right; their message names them."""
         return tuple(r for r in self.results if r.status == "expected")
 
+    def _subject(self) -> str:
+        return f"`{self.function}` and the original `{self.original}`"
+
+    def _words(self) -> tuple[str, str]:
+        return "rows agree", "rows differ"
+
     def _summary(self) -> str:
-        n = len(self.results) - len(self.skipped)
-        pair = f"`{self.function}` and the original `{self.original}`"
-        parts = [f", {len(self.skipped)} skipped"] if self.skipped else []
-        if self.expected:
-            parts.insert(0, f", {len(self.expected)} with an expected difference")
-        rest = "".join(parts)
-        if self.failures:
-            wrong = " and ".join(self.wrong_rules)
-            failed = len(self.failures)
-            return f"{pair}: {failed} of {n} rows differ{rest}. Wrong: {wrong}."
-        if self.refused:
-            return f"{pair}: {self.refused}."
-        return f"{pair}: all {n} rows agree{rest}."
+        if self.refused and not self.failures:
+            return f"{self._subject()}: {self.refused}."
+        return CheckReport._summary(self)  # `super()` is lost with slots

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxfn.torch._base import from_numpy, is_inexact, to_numpy, torch
+from jaxfn.torch._base import is_inexact, to_numpy, torch
 from jaxfn.torch._compare.arguments import leaves_of
 
-Found = list[np.ndarray | None]
+Arrays = list[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,23 +23,16 @@ class Outs:
         labels: The name of each leaf.
         inexact: Indices of the leaves that can have a gradient: tensors in no list or
             dict.
-        nested: Whether a list or dict has float tensors: torch gives them no gradient.
     """
 
     leaves: list[Any]
     labels: list[str]
     inexact: list[int]
-    nested: bool
 
 
-def tensor(x: np.ndarray | None) -> Any:
-    """Return a new tensor, because rules may write into it."""
-    return None if x is None else from_numpy(x)
-
-
-def array(x: Any) -> np.ndarray | None:
+def array(x: Any) -> np.ndarray:
     """Return a copy, because rules may write to the tensor's memory later."""
-    return None if x is None else np.array(to_numpy(x))
+    return np.array(to_numpy(x))
 
 
 def tops_of(result: Any) -> tuple[Any, ...]:
@@ -56,38 +49,24 @@ def inexact_in(result: Any) -> list[Any]:
     return [x for x in tops_of(result) if _is_inexact(x)]
 
 
-def tensors_in(value: Any) -> list[Any]:
-    """Return all tensors, those in lists and dicts too."""
-    return [x for x in leaves_of(value) if isinstance(x, torch.Tensor)]
-
-
-def memory_of(x: Any) -> Any:
-    """Return where a tensor lies: the same for two views of the same elements."""
-    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
-
-
-def paired(result: Any, cts: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return the outputs that require grad and have a cotangent, with it."""
-    return [
-        (x, ct)
-        for x, ct in zip(inexact_in(result), cts, strict=True)
-        if ct is not None and x.requires_grad
-    ]
-
-
 def gradients(
-    pairs: Sequence[tuple[Any, Any]], leaves: Sequence[Any], *, again: bool = False
+    outs: Sequence[Any], cts: Sequence[Any], xs: Sequence[Any], *, again: bool = False
 ) -> Sequence[Any]:
-    """Return the gradients by the leaves; None for those that torch has none of."""
-    if not pairs or not leaves:
-        return [None] * len(leaves)
-    return torch.autograd.grad(
-        [x for x, _ in pairs],
-        list(leaves),
-        [ct for _, ct in pairs],
-        create_graph=again,
-        allow_unused=True,
-    )
+    """Return the gradients by tensors, with zeros for those that torch has none of.
+
+    Args:
+        outs: The outputs.
+        cts: Their cotangents; None counts as zero.
+        xs: The tensors to differentiate by.
+        again: Whether the gradients are differentiated again.
+    """
+    both = zip(outs, cts, strict=True)
+    pairs = [(x, ct) for x, ct in both if ct is not None and x.requires_grad]
+    if not pairs or not xs:
+        return [torch.zeros_like(x) for x in xs]
+    outs, cts = map(list, zip(*pairs, strict=True))
+    how = {"create_graph": again, "allow_unused": True, "materialize_grads": True}
+    return torch.autograd.grad(outs, list(xs), cts, **how)
 
 
 def outs_of(result: Any) -> Outs:
@@ -95,13 +74,11 @@ def outs_of(result: Any) -> Outs:
     leaves: list[Any] = []
     labels: list[str] = []
     inexact: list[int] = []
-    nested = False
     for k, top in enumerate(tops_of(result)):
         if _is_inexact(top):
             inexact.append(len(leaves))
         inside = leaves_of(top)
-        nested = nested or (not _is_inexact(top) and any(map(_is_inexact, inside)))
         several = len(inside) != 1
         labels += [f"output {k}" + f", leaf {i}" * several for i in range(len(inside))]
         leaves += [array(x) if isinstance(x, torch.Tensor) else x for x in inside]
-    return Outs(leaves, labels, inexact, nested)
+    return Outs(leaves, labels, inexact)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxfn._check import MOST, Outcome, Skip, worst
+from jaxfn._check import MOST, Outcome, Skip, compare_arrays, wide, worst
 from jaxfn._core import is_inexact, values
+from jaxfn.torch._compare.hints import of_one_kind
+from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import (
     NUMBERS,
     Different,
@@ -18,7 +20,6 @@ from jaxfn.torch._compare.pair import (
     expect_numbers,
     numbers_in,
 )
-from jaxfn.torch._compare.points import points
 
 POINTS = 2
 
@@ -51,22 +52,20 @@ def _kind(x: Any) -> str:
     return repr(x) if isinstance(x, (int, float, str, type(None))) else str(type(x))
 
 
-def _is_like(got: Any, expected: Any) -> bool:
-    if values.is_array(got) and values.is_array(expected):
-        return True
-    numbers = [isinstance(x, NUMBERS) for x in (got, expected)]
-    if all(n or _is_scalar(x) for n, x in zip(numbers, (got, expected), strict=True)):
+def _is_like(*pair: Any) -> bool:
+    if all(map(values.is_array, pair)) or all(map(_is_number, pair)):
         return True  # compared as values
-    if values.is_array(got) or values.is_array(expected):
+    if any(map(values.is_array, pair)):
         return False
+    got, expected = pair
     try:
         return got is expected or bool(got == expected) or _name(got) == _name(expected)
     except Exception:  # noqa: BLE001  (an `==` of the user may raise anything)
         return type(got) is type(expected)
 
 
-def _is_scalar(x: Any) -> bool:
-    return values.is_array(x) and np.ndim(x) == 0
+def _is_number(x: Any) -> bool:
+    return isinstance(x, NUMBERS) or (values.is_array(x) and np.ndim(x) == 0)
 
 
 def _name(x: Any) -> str:
@@ -127,9 +126,8 @@ def dtype(pair: Pair) -> Outcome:
 def _compared(
     pair: Pair, got: Sequence[Any], expected: Sequence[Any], where: str = ""
 ) -> Outcome:
-    """Compare the leaves that are an array on at least one side."""
-    both = list(zip(got, expected, strict=True))
-    at = [i for i, two in enumerate(both) if any(map(values.is_array, two))]
+    """Compare the leaves that are arrays or numbers."""
+    at = [i for i, x in enumerate(got) if values.is_array(x) or _is_number(x)]
     labels = [f"{pair.expected.labels[i]}{where}" for i in at]
     slack = None
     if pair.exact is not None:
@@ -149,28 +147,16 @@ def value(pair: Pair) -> Outcome:
 
 def lost(pairs: Sequence[tuple[Any, Any]]) -> list[float]:
     """Return the error of torch in the precision given, relative to the largest."""
-    found = []
-    for x, exact in pairs:
-        a, b = np.asarray(x).astype(complex), np.asarray(exact).astype(complex)
-        with np.errstate(all="ignore"):
-            gaps = np.abs(a - b)[np.isfinite(a) & np.isfinite(b)]
-        size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-        found.append(MOST * float(gaps.max(initial=0.0) / max(size, 1e-30)))
-    return found
+    both = [map(wide, map(np.asarray, pair)) for pair in pairs]
+    errors = [compare_arrays(*of_one_kind(*pair), "", 0.0).error for pair in both]
+    return [MOST * error if np.isfinite(error) else 0.0 for error in errors]
 
 
 def value_elsewhere(pair: Pair) -> Outcome:
     """Compare the values at other points."""
-
-    def run(point: list[np.ndarray]) -> Any:
-        return pair.original.value(point).leaves
-
-    return worst(
-        [
-            _compared(pair, pair.port.leaves(point), run(point), " at another point")
-            for point in points(pair, POINTS, run)
-        ]
-    )
+    ours, theirs = pair.port.leaves, pair.original.leaves
+    near, where = points(pair, POINTS, theirs), " at another point"
+    return worst([_compared(pair, ours(x), theirs(x), where) for x in near])
 
 
 def value_differentiated(pair: Pair) -> Outcome:
@@ -180,20 +166,6 @@ def value_differentiated(pair: Pair) -> Outcome:
     outs = pair.original.value(pair.arrays, chosen)
     got = pair.port.beside(pair.arrays, chosen)
     expected, labels = ([xs[i] for i in at] for xs in (outs.leaves, outs.labels))
-    return pair.compare(got, expected, labels, "value", which=at)
-
-
-def value_jit(pair: Pair) -> Outcome:
-    """Compare the values under jit."""
-    at = [i for i, x in enumerate(pair.got) if values.is_array(x)]
-    if not pair.arrays:
-        raise Skip("there is no array to trace")
-    run = jax.jit(lambda arrays: pair.port.arrays(arrays))
-    got = run(list(map(jnp.asarray, pair.arrays)))
-    if len(got) != len(at):
-        raise Different(f"expected {len(at)} arrays, got {len(got)}")
-    labels = [pair.expected.labels[i] for i in at]
-    expected = [np.asarray(pair.expected.leaves[i]) for i in at]
     return pair.compare(got, expected, labels, "value", which=at)
 
 
@@ -211,3 +183,41 @@ def needed(pair: Pair) -> tuple[int, ...]:
     if not pair.chosen:
         raise Skip(f"PyTorch itself raises: {next(iter(pair.why_not.values()))}")
     return pair.chosen
+
+
+# ---- other points
+
+Point = list[np.ndarray]
+Near = Callable[[np.ndarray, int, np.random.Generator], Any]
+
+
+def points(pair: Pair, n: int, run: Callable[[Point], Any]) -> list[Point]:
+    """Return `n` other points, at which `run` does not raise in torch.
+
+    First, each element shrinks by its own factor, which keeps signs. If that raises,
+    each array shrinks as a whole, which keeps it definite, sorted or symmetric.
+    """
+    for near in (_shrunk, _scaled):
+        with contextlib.suppress(OriginalError):
+            generator = pair.rng()
+            found = [_moved(pair, near, k, generator) for k in range(1, n + 1)]
+            for point in found:
+                run(point)
+            return found
+    raise Skip("PyTorch itself raises at other points near these arguments")
+
+
+def _moved(pair: Pair, near: Near, k: int, generator: np.random.Generator) -> Point:
+    found = list(pair.arrays)
+    for i, x in enumerate(found):
+        if values.is_inexact(x):
+            found[i] = np.asarray(near(x, k, generator)).astype(x.dtype)
+    return found
+
+
+def _shrunk(x: np.ndarray, k: int, generator: np.random.Generator) -> Any:
+    return x * (1 - 0.05 * k * generator.random(x.shape))
+
+
+def _scaled(x: np.ndarray, k: int, _: np.random.Generator) -> Any:
+    return x * (1 - 0.05 * k)

@@ -8,7 +8,7 @@
 """
 
 from jaxfn.torch._function.call import Settings
-from jaxfn.torch._function.derivatives import has_gradient, run_tracked
+from jaxfn.torch._function.derivatives import gradients_of, run_tracked
 from jaxfn.torch._function.explanation import (
     TorchExplanation,
     explain_function,

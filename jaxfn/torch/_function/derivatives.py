@@ -81,19 +81,33 @@ def pull(
         tracked, found = run_tracked(run, xs, needs_input_grad)
         outs = results_of(found)
     present_cts = [next(cts) if g else None for g in has_cotangent]
+    return gradients_of(outs, present_cts, tracked, again=again)
+
+
+def gradients_of(
+    outs: Sequence[Any], cts: Sequence[Any], xs: Sequence[Any], *, again: bool = False
+) -> list[Any]:
+    """Return torch's gradients of <outs, cts>; None for those that it has none of.
+
+    Args:
+        outs: Results, of which some may have no gradient.
+        cts: Their cotangents; None counts as zero.
+        xs: Tensors to differentiate by.
+        again: Whether the gradients are differentiated again.
+    """
     pairs = [
         (out, ct)
-        for out, ct in zip(outs, present_cts, strict=True)
+        for out, ct in zip(outs, cts, strict=True)
         if ct is not None and has_gradient(out)
     ]
     if not pairs:
-        return [None] * len(tracked)
+        return [None] * len(xs)
     if again:
         _refuse_once(outs)
     # A gradient that is None stays so: then torch calls no other backward either.
     found = torch.autograd.grad(
         [out for out, _ in pairs],
-        tracked,
+        xs,
         [ct.to(out.dtype) for out, ct in pairs],
         create_graph=again,
         allow_unused=True,
@@ -128,13 +142,8 @@ def push(
         tracked, found = run_tracked(run, xs, has_tangent)
         outs = results_of(found)
         differentiable = [x for x in outs if has_gradient(x)]
-        _refuse_once(differentiable)
         free = [torch.zeros_like(x).requires_grad_() for x in differentiable]
-        pulled: Sequence[Any] = ()
-        if differentiable:
-            pulled = torch.autograd.grad(
-                differentiable, tracked, free, create_graph=True, allow_unused=True
-            )
+        pulled = gradients_of(differentiable, free, tracked, again=True)
         pairs = [
             (g, t) for g, t in zip(pulled, tangents, strict=False) if has_gradient(g)
         ]

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 import jaxfn
 from jaxfn.torch._base import closed_tensors, experimental, fingerprint, torch
-from jaxfn.torch._function import Settings, bridged, check_key
+from jaxfn.torch._function import Settings, bridged
 from jaxfn.torch._model.function import OnArrays
 from jaxfn.torch._model.module import TorchModel
 from jaxfn.torch._model.operation import function_of
@@ -136,10 +136,6 @@ def _function(source: Any, settings: Settings) -> Any:
 
     @functools.wraps(source)
     def call(*args: Any, **kwargs: Any) -> Any:
-        key = None
-        if settings.random:
-            key, args = (args[0] if args else None), args[1:]
-            check_key(name, key)
-        return on_arrays(key, args, kwargs)
+        return on_arrays(args, kwargs)
 
     return call

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfn.torch._base import Flattener, closed_tensors, fingerprint, torch, unflatten
-from jaxfn.torch._function import GraphFunction, Settings, refuse_tensors, remember
+from jaxfn.torch._function import (
+    GraphFunction,
+    Settings,
+    check_key,
+    refuse_tensors,
+    remember,
+)
 from jaxfn.torch._model import results
 from jaxfn.torch._model.rules import Differentiable
 from jaxfn.torch._trace import Noted
@@ -49,9 +55,19 @@ class OnArrays:
         self._state = state
         self._by_signature: OrderedDict[Any, Differentiable] = OrderedDict()
 
-    def __call__(self, key: Any, *values: Any) -> Any:
-        """Return what the function returns, with arrays in place of tensors."""
-        function, arrays = self.traced(*values)
+    def __call__(self, args: Any, kwargs: Any, *values: Any) -> Any:
+        """Return what the function returns, with arrays in place of tensors.
+
+        Args:
+            args: The arguments of a call. The first is a key if the function draws.
+            kwargs: Its keyword arguments.
+            *values: What the function takes before these.
+        """
+        key = None
+        if self._settings.random:
+            key, args = (args[0] if args else None), args[1:]
+            check_key(self._name, key)
+        function, arrays = self.traced(*values, args, kwargs)
         found = function(key, arrays)
         return results.restored(function.note(arrays).template, found)
 

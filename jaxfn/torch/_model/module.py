@@ -21,7 +21,7 @@ from jaxfn.torch._base import (
     torch,
     unflatten,
 )
-from jaxfn.torch._function import Settings, check_key
+from jaxfn.torch._function import Settings
 from jaxfn.torch._model.function import OnArrays
 from jaxfn.torch._model.state import UNREAD, ModuleWatch, Snapshot, Spans, hide
 
@@ -56,9 +56,9 @@ class TorchModel:
                     "it was made of."
                 )
         tensors = dict(module.named_parameters())
-        trained = {k for k, x in tensors.items() if x.requires_grad}
         buffers = dict(module.named_buffers())
-        for name, x in (tensors | buffers).items():
+        every = tensors | buffers
+        for name, x in every.items():
             if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
                 raise TypeError(
                     f"from_torch expected all parameters, got `{name}` of {self._name} "
@@ -71,20 +71,20 @@ class TorchModel:
                     " the gradient where jax.grad returns it."
                 )
         try:
-            arrays = {k: to_jax(x) for k, x in (tensors | buffers).items()}
+            arrays = {k: to_jax(x) for k, x in every.items()}
         except TorchRefusal as refusal:
             raise refusal.of(self._name, "params") from None
-        self.params = {k: arrays[k] for k in tensors if k in trained}
-        self.frozen = {k: arrays[k] for k in tensors if k not in trained}
+        self.params = {k: arrays[k] for k, x in tensors.items() if x.requires_grad}
+        self.frozen = {k: arrays[k] for k, x in tensors.items() if not x.requires_grad}
         self.buffers = {k: arrays[k] for k in buffers}
-        self._dtypes = {k: x.dtype for k, x in (tensors | buffers).items()}
+        self._dtypes = {k: x.dtype for k, x in every.items()}
         self._names = {  # of a state_dict, with those of tied parameters
-            name: next(k for k, x in (tensors | buffers).items() if x is value)
+            name: next(k for k, x in every.items() if x is value)
             for name, value in module.state_dict(keep_vars=True).items()
             if isinstance(value, torch.Tensor)
         }
         spans = Spans()
-        for name, x in (tensors | buffers).items():
+        for name, x in every.items():
             if other := spans.other(x):
                 raise TypeError(
                     "from_torch expected parameters and buffers with memory of their "
@@ -94,7 +94,7 @@ class TorchModel:
                 )
             spans.add(name, x)
         self._module, self._tensors = _without_values(
-            module, [*tensors.values(), *buffers.values()], spans
+            module, list(every.values()), spans
         )
         # Parameters and buffers have no values; constants have.
         self._registered = {id(x) for x in self._tensors if x.is_meta}
@@ -151,12 +151,7 @@ class TorchModel:
             >>> grads["weight"].shape, grads["bias"].shape
             ((1, 3), (1,))
         """
-        key = None
-        if self._settings.random:
-            key, args = (args[0] if args else None), args[1:]
-            check_key(self._name, key)
-        values = self._checked(params)
-        return self._on_arrays(key, values, args, kwargs)
+        return self._on_arrays(args, kwargs, self._checked(params))
 
     def _traced(self, *values: Any) -> tuple[Any, list[Any]]:
         """Return the function for a call with these values, for `explain`."""

@@ -11,8 +11,8 @@ from jaxfn.torch._base import TorchRefusal, is_inexact, torch
 from jaxfn.torch._function import (
     GraphFunction,
     GraphRules,
+    gradients_of,
     graph_outputs,
-    has_gradient,
     run_tracked,
 )
 from jaxfn.torch._model.joint import Branched, Joint, Parts
@@ -135,19 +135,7 @@ def _forward_and_backward(run: Any, masks: Masks, tensors: Sequence[Any]) -> Not
             (next(given) if is_given else torch.empty_like(x)) if has else None
             for x, has in pairs
         ]
-    pairs = [
-        (out, ct)
-        for out, ct in zip(outs, cts, strict=True)
-        if ct is not None and has_gradient(out)
-    ]
-    grads: Sequence[Any] = [None] * len(tracked)
-    if pairs:
-        grads = torch.autograd.grad(
-            [out for out, _ in pairs],
-            tracked,
-            [ct for _, ct in pairs],
-            allow_unused=True,
-        )
+    grads = gradients_of(outs, cts, tracked)
     results = [None if x is None else x.detach() for x in outs]
     made = [ct for ct in cts if ct is not None and not is_given]
     return Noted([*results, *made, *grads], Parts(len(outs), has_cotangent, note))
