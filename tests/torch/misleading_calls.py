@@ -566,6 +566,17 @@ class Asking(Function):
         return g
 
 
+class MedianOfNan(Function):
+    @staticmethod
+    def forward(ctx, x):
+        gap = torch.where(x > x.min(), x, x.new_tensor(float("nan")))
+        return torch.isnan(gap.median()) * x.median() + x.argsort(-1).median()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.ones(2, 3)
+
+
 class NarrowSum(Function):
     @staticmethod
     def forward(ctx, x):

@@ -60,10 +60,10 @@ ARGS = {
 EQUAL = """
 ViewOfT Reshape2 IntDiv FloorDivNeg Unbiased WhereScalar NoneGrad Indexing DupWrite
 Slices Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand HalfPlus
-IntMask Walrus Builtins Hist KwDefault MultiOut Chained InplaceArg
+IntMask Walrus MaskReads Builtins Hist KwDefault MultiOut Chained InplaceArg
 TupleSwap ReluInplace ShapeInplace StarArgs Cumul Cumul2 SetterThenRead GradReverse
 Quantize BinActive LSQ SRUpdate VecQuant SoftDTW ChamferDistance MatrixSqrt
-Cond WhileLoop FocalLoss Rotary RMSNorm
+Cond WhileLoop FocalLoss Rotary RMSNorm MedianOfNan
 """
 
 

@@ -158,14 +158,18 @@ class Rewriting(cst.CSTTransformer):
         self.left.append(self.note(original, "; ".join(reasons), text))
         said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
         before = getattr(original, "leading_lines", ())
-        lines = [*(f"# {t}" for t in said), *(f"#     {t}" for t in text.splitlines())]
-        comments = [cst.Comment(line.rstrip()) for line in lines]
-        leading = [*before, *(cst.EmptyLine(comment=c) for c in comments)]
+        leading = [*before, *commented([f"# {t}" for t in said], text)]
         where = f"{self.unit.source.file}, line {self.unit.source.line(original)}"
         raised = cst.parse_statement(f'raise NotImplementedError("translate: {where}")')
         bound = sorted(self.unit.names.stores(original))
         rest = [cst.parse_statement(f"{name} = ...") for name in bound]
         return [raised.with_changes(leading_lines=leading), *rest]
+
+
+def commented(said: list[str], text: str) -> list[Any]:
+    """Return lines of comments: the reason, and the text of the original."""
+    comments = [*said, *(f"#     {t}" for t in text.splitlines())]
+    return [cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments]
 
 
 def _head(statement: Any) -> list[Any]:

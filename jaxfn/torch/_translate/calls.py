@@ -27,6 +27,7 @@ _KEY = (
     "random=True, runs the original so)"
 )
 _ELSEWHERE = {"torch.autograd.grad": "differentiate a function by jax.vjp"}
+_REDUCED = {"sum", "mean", "any", "all", "prod"}
 _VALUE, _KIND = "the value is not known", "it has another type in JAX"
 _ASKING = dict.fromkeys(
     ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
@@ -54,9 +55,19 @@ class Calls(References):
     def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
         if original_node.value in self.paired:
             return updated_node.value
-        if self.is_passed_over(original_node):
+        if self.is_passed_over(original_node) or self._is_reduced(original_node):
             return updated_node
         return self.masks.read(self.problem, original_node, updated_node)
+
+    def _is_reduced(self, node: Any) -> bool:
+        """Return whether it is `x[mask]` in `x[mask].sum()`, which is where= in JAX."""
+        func: Any = self.parents.get(node)
+        call: Any = self.parents.get(func)
+        is_part = isinstance(node, cst.Subscript) and self.is_called(func)
+        if not is_part or call.args or code(func).rpartition(".")[2] not in _REDUCED:
+            return False
+        x, mask = self.infer.of(node.value), self.infer.of(self.masks.mask(node))
+        return x.ndim is not None and mask.ndim == x.ndim
 
     def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
         facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
@@ -160,6 +171,10 @@ class Calls(References):
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
         fact = self.infer.of(func.value)
+        if self._is_reduced(func.value):
+            part = updated.func.value
+            values = {"_x": part.value, "_mask": part.slice[0].slice.value}
+            return fill(f"jnp.{name}(_x, where=_mask)", values)
         receiver = CallArgument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:

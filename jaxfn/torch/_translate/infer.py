@@ -17,6 +17,7 @@ from jaxfn.torch._translate.table import DTYPES, ROWS
 from jaxfn.torch._translate.units import Unit
 
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
+_SIZE = ExprType("seq", "Size")
 _BUSY = ExprType("busy")  # inference is under way: a name is bound to itself
 _TENSORS = ("torch.Tensor", "torch.LongTensor")
 _RULES = ("backward", "vjp")
@@ -151,7 +152,7 @@ class Inference:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
                 return TENSOR
-            return {"shape": _SEQ, "dtype": _DTYPE, "ndim": _INT}.get(
+            return {"shape": _SIZE, "dtype": _DTYPE, "ndim": _INT}.get(
                 name, ExprType("device") if name == "device" else UNKNOWN
             )
         return UNKNOWN

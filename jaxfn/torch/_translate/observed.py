@@ -136,7 +136,8 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, (tuple, list)):
         numbers = all(isinstance(x, (int, float)) for x in value)
         found = tuple(value) if numbers else None
-        return ExprType("seq", value=found)
+        dtype = "Size" if isinstance(value, torch.Size) else None
+        return ExprType("seq", dtype, value=found)
     is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
     if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
         return ExprType("dtype")

@@ -9,7 +9,7 @@ from jaxfn.torch._base import torch
 from jaxfn.torch._translate.base import Rewriting
 from jaxfn.torch._translate.files import Referent, key_of
 from jaxfn.torch._translate.runs import is_compiler
-from jaxfn.torch._translate.syntax import code, cst, fill, paren
+from jaxfn.torch._translate.syntax import code, cst, fill, find, paren
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 from jaxfn.torch._translate.units import Unit
 
@@ -70,9 +70,12 @@ class References(Rewriting):
         if self.is_called(original_node) or self.is_passed_over(original_node):
             return updated
         owner = self.infer.of(original_node.value)
+        around: Any = self.parents.get(original_node)
         if owner.is_tensor:
             return self._attribute(original_node, updated, name)
-        if self.infer.of(original_node.value).kind == "device":
+        if owner.kind == "device":
+            if name == "type" and isinstance(around, cst.Comparison):
+                return cst.SimpleString('"cpu"')
             self.problem(f"{code(original_node)}: JAX has other devices")
         if name in _TENSORS and self._is_doubtful(original_node):
             self.problem(
@@ -107,18 +110,30 @@ class References(Rewriting):
 
     def _requires_grad(self, original: Any, updated: Any) -> Any:
         """Ask ctx for an argument of forward; JAX does not know it of others."""
-        names, x = self.unit.names, original.value
-        forward = names.function(original)
+        names, x = self.unit.names, self._before_saved(original.value)
         bound = names.bindings(x) if isinstance(x, cst.Name) else []
-        is_rule = self.unit.is_function_class
-        if is_rule and forward is not None and forward.name.value == "forward":
-            params = list(forward.params.params)
-            has_ctx = [p.name.value for p in params[:1]] == ["ctx"]
-            if has_ctx and len(bound) == 1 and bound[0] in params:
-                i = params.index(bound[0]) - 1
-                return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
+        forward = names.function(bound[0]) if len(bound) == 1 else None
+        is_rule = forward is not None and forward.name.value == "forward"
+        params = list(forward.params.params) if is_rule else []
+        has_ctx = [p.name.value for p in params[:1]] == ["ctx"]
+        if self.unit.is_function_class and has_ctx and bound[0] in params:
+            i = params.index(bound[0]) - 1
+            return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
         self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
         return updated
+
+    def _before_saved(self, x: Any) -> Any:
+        """Return what forward has saved, for a name that a rule unpacks."""
+        names, calls = self.unit.names, find(self.unit.node, cst.Call)
+        saves = [c.args for c in calls if code(c.func) == "ctx.save_for_backward"]
+        bound = names.bindings(x) if isinstance(x, cst.Name) else []
+        element: Any = names.parents.get(bound[0]) if len(bound) == 1 else None
+        group: Any = names.parents.get(element)
+        if len(saves) == 1 and isinstance(names.parents.get(group), cst.AssignTarget):
+            same = len(saves[0]) == len(group.elements)
+            if same and code(names.value(bound[0])[1]) == "ctx.saved_tensors":
+                return saves[0][group.elements.index(element)].value
+        return x
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
@@ -127,7 +142,7 @@ class References(Rewriting):
         if target is None or (self.is_called(original) and target.kind == "torch"):
             return updated
         if target.kind == "torch":
-            return self._torch_value(target, updated)
+            return self._torch_value(target, original, updated)
         if target.kind == "unit":
             return self._unit_name(target, updated)
         why = _LOST.get(target.kind)
@@ -144,11 +159,15 @@ class References(Rewriting):
             self.problem(f"{target.name}, which the module fills elsewhere")
         return cst.Name(found.name)
 
-    def _torch_value(self, target: Referent, updated: Any) -> Any:
+    def _torch_value(self, target: Referent, original: Any, updated: Any) -> Any:
         short = target.name.rpartition(".")[2]
         dtype = DTYPES.get(_LONG.get(short, short))
         if type(target.value).__name__ == "dtype" and dtype is not None:
-            return cst.parse_expression(dtype)
+            # A key has to be what `x.dtype` is: `jnp.float32` itself is a class.
+            around = self.parents.get(original)
+            is_key = isinstance(around, cst.DictElement) and around.key is original
+            is_key |= isinstance(self.parents.get(around), cst.Set)
+            return cst.parse_expression(f"jnp.dtype({dtype})" if is_key else dtype)
         if target.name in _VALUES:
             return cst.parse_expression(_VALUES[target.name])
         for row in ROWS.get(target.name, ()):

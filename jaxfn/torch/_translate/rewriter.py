@@ -7,11 +7,12 @@ from typing import Any
 from jaxfn.torch._translate.calls import Calls
 from jaxfn.torch._translate.names import is_for_onnx
 from jaxfn.torch._translate.references import annotation, decorators
-from jaxfn.torch._translate.statements import FRAMED, leave
+from jaxfn.torch._translate.statements import FRAMED, is_check, leave
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
     find,
+    is_line,
 )
 
 
@@ -94,6 +95,15 @@ class Rewriter(Calls):
         if any(self.infer.of(side).kind == "device" for side in sides):
             self.problem(f"{code(node)}: JAX has other devices")
 
+    def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
+        """Decide comparisons of a device: the lines for the CPU are translated."""
+        only = updated_node.comparisons[-1]
+        text = getattr(only.comparator, "evaluated_value", None)
+        asks = isinstance(only.operator, (cst.Equal, cst.NotEqual))
+        if code(updated_node.left) != '"cpu"' or not (asks and isinstance(text, str)):
+            return updated_node
+        return cst.Name(str((text == "cpu") == isinstance(only.operator, cst.Equal)))
+
     def leave_If(self, original_node: Any, updated_node: Any) -> Any:
         """Remove code for other devices."""
         known = _value(original_node.test, updated_node.test)
@@ -107,13 +117,25 @@ class Rewriter(Calls):
             return orelse if orelse is not None else cst.RemoveFromParent()
         return cst.FlattenSentinel(orelse.body.body)
 
+    def visit_IndentedBlock(self, node: Any) -> bool:
+        """Leave out what a check raises that becomes a comment."""
+        check = self.parents.get(node)
+        return not (self.frames[-1] and is_check(self, check))
+
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
-        """Remove statements after one that always returns."""
-        for i, statement in enumerate(updated_node.body):
+        """Remove what follows a return, and `pass`, whose comments stay."""
+        body: list[Any] = []
+        lines: list[Any] = []
+        for statement in updated_node.body:
+            lines = [*lines, *statement.leading_lines]
+            if is_line(statement, cst.Pass) and statement is not updated_node.body[-1]:
+                continue
+            body.append(statement.with_changes(leading_lines=lines))
+            lines = []
             line = isinstance(statement, cst.SimpleStatementLine)
             if line and isinstance(statement.body[-1], cst.Return):
-                return updated_node.with_changes(body=updated_node.body[: i + 1])
-        return updated_node
+                break
+        return updated_node.with_changes(body=body)
 
     def visit_If(self, node: Any) -> None:
         self._condition(node.test)

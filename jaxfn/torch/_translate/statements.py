@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.assignments import assigned, augmented, bind, index_text
-from jaxfn.torch._translate.base import Rewriting
+from jaxfn.torch._translate.base import Rewriting, commented
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
     fill,
+    find,
     indices,
     is_in_place,
     is_line,
@@ -44,6 +45,8 @@ def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) 
         # An `elif` can't be replaced by statements.
         rewriter.frames[-2].extend(reasons)
         return updated
+    if is_check(rewriter, original):
+        return _unchecked(original)
     return cst.FlattenSentinel(rewriter.mark(original, reasons))
 
 
@@ -64,6 +67,32 @@ def _function(
     place = 1 if original.get_docstring() is not None else 0
     block = block.with_changes(body=[*body[:place], *marked, *body[place:]])
     return updated.with_changes(body=block)
+
+
+def is_check(rewriter: Rewriting, node: Any) -> bool:
+    """Return whether it is an assertion or `if: raise` that changes nothing."""
+    line = node.body[0] if is_line(node, cst.Assert) else node
+    arm = isinstance(node, cst.If) and node.orelse is None and node.body.body
+    raises = bool(arm) and [is_line(line, cst.Raise) for line in arm] == [True]
+    if not (raises or line is not node) or find(line.test, cst.NamedExpr):
+        return False
+    return not any(_may_change(rewriter, call) for call in find(line.test, cst.Call))
+
+
+def _may_change(rewriter: Rewriting, call: Any) -> bool:
+    target = rewriter.unit.references.get(call.func)
+    if target is not None and target.kind == "builtin":
+        return target.name == "next"
+    writes = writes_of(call) or is_in_place(call) or "out" in keywords(call)
+    return bool(writes) or not rewriter.infer.name(call)
+
+
+def _unchecked(original: Any) -> Any:
+    """Return only a comment: JAX does not know the values while it traces."""
+    text = code(original.with_changes(leading_lines=[])).strip()
+    said = ["# translate: not checked, because JAX traces without values"]
+    lines = [*original.leading_lines, *commented(said, text)]
+    return cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
 
 
 def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
@@ -98,10 +127,9 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if not updated.body:
         return cst.RemoveFromParent()
     olds, news, reasons = original.body, list(updated.body), rewriter.frames[-1]
-    if is_line(original, cst.Assert):
-        old, new = code(olds[0].test), code(news[0].test)
-        if new == "False" != old:
-            reasons.append(f"{old}: JAX has other devices")
+    gone = is_line(original, cst.Assert) and code(news[0].test) == "False"
+    if gone and code(olds[0].test) != "False":  # JAX has other devices
+        return _unchecked(original)
     if len(olds) != len(news):
         reasons.append("statements that share a line")
     pairs = zip(olds, news, strict=False)

@@ -1,5 +1,7 @@
 """Elementwise operations, and those of neural networks."""
 
+import functools
+
 from jaxfn.torch._translate.syntax import code
 from jaxfn.torch._translate.table.row import BoundCall, table
 
@@ -130,22 +132,44 @@ def _pad(given: BoundCall) -> str | None:
     return f"jnp.pad(x, {widths}{value})"
 
 
-def _conv(given: BoundCall) -> str | None:
-    """Take one number for all axes, as torch does, and no list of them."""
-    n = int(given.row.name[-2])
-    kinds = {given[name].fact.kind for name in ("stride", "padding", "dilation")}
-    if given["x"].fact.ndim not in (None, n + 2) or not kinds <= {"int", "none"}:
+def _picked(given: BoundCall) -> str | None:
+    """Return the entries of the classes of a batch."""
+    logs = "x" if given.row.name == "F.nll_loss" else "jax.nn.log_softmax(x, axis=1)"
+    plain = given["x"].fact.ndim == 2 and given["target"].fact.ndim == 1
+    return f"jnp.take_along_axis({logs}, target[:, None], axis=1)" if plain else None
+
+
+def _layer_norm(given: BoundCall) -> str | None:
+    """Normalize over the last axis only: several would take a second line."""
+    is_last = len(given.elements("normalized_shape") or ()) == 1
+    return "jax.nn.standardize(x, axis=-1, epsilon=eps)" if is_last else None
+
+
+def _each(given: BoundCall, name: str) -> str | None:
+    """Return the text of a list, or of one number for all axes."""
+    kind, n = given[name].fact.kind, given.row.name[-2]
+    one = f"[{name}] * {n}"
+    return {"seq": name, "int": one, "none": one}.get(kind)
+
+
+_strides = functools.partial(_each, name="stride")
+_paddings = functools.partial(_each, name="padding")
+_dilations = functools.partial(_each, name="dilation")
+
+
+def _bias(given: BoundCall) -> str | None:
+    """Return what is added; refuse another number of axes than the name has."""
+    n, kind = int(given.row.name[-2]), given["bias"].fact.kind
+    if given["x"].fact.ndim not in (None, n + 2) or kind not in ("tensor", "none"):
         return None
-    dilation = f", rhs_dilation=[dilation] * {n}" if "dilation" in given else ""
-    groups = ", feature_group_count=groups" if "groups" in given else ""
-    found = (
-        f"jax.lax.conv_general_dilated(x, weight, [stride] * {n}, "
-        f"[(padding, padding)] * {n}{dilation}{groups})"
-    )
     if code(given["bias"].value) == "None":
-        return found
+        return ""
     bias = f"bias[:, {', '.join(['None'] * n)}]"
-    return f"{found} + {bias}" if given["bias"].fact.is_tensor else None
+    return f" + {bias}" if kind == "tensor" else f" + (0 if bias is None else {bias})"
+
+
+def _flipped(given: BoundCall) -> str:
+    return f"jnp.flip(weight, {tuple(range(2, 2 + int(given.row.name[-2])))})"
 
 
 ROWS += table(
@@ -186,6 +210,11 @@ log_softmax|special.log_softmax|F.log_softmax x dim  jax.nn.log_softmax(x, axis=
 F.softmin          x dim                         jax.nn.softmax(-x, axis=dim)
 F.softmax          x dim -dtype                  jax.nn.softmax(x.astype(dtype), axis=dim)
 F.log_softmax      x dim -dtype                  jax.nn.log_softmax(x.astype(dtype), axis=dim)
+F.layer_norm       x normalized_shape -eps?=1e-05  @_layer_norm
+F.nll_loss|F.cross_entropy x target              -jnp.mean(@_picked, where=target[:, None] != -100)
+F.nll_loss|F.cross_entropy x target -reduction=="mean"  -jnp.mean(@_picked, where=target[:, None] != -100)
+F.nll_loss|F.cross_entropy x target -reduction=="sum"  -jnp.sum(@_picked, where=target[:, None] != -100)
+F.nll_loss|F.cross_entropy x target -reduction=="none"  jnp.where(target == -100, 0, -@_picked[:, 0])
 F.glu              x dim?                        jax.nn.glu(x, axis=dim)
 F.embedding        x weight                      weight[x]
 F.one_hot          x num_classes                 jax.nn.one_hot(x, num_classes, dtype=int)
@@ -200,7 +229,12 @@ F.binary_cross_entropy_with_logits x target      jnp.mean(jax.nn.softplus(x) - x
 F.binary_cross_entropy_with_logits x target -reduction=="mean"  jnp.mean(jax.nn.softplus(x) - x * target)
 F.binary_cross_entropy_with_logits x target -reduction=="sum"  jnp.sum(jax.nn.softplus(x) - x * target)
 F.binary_cross_entropy_with_logits x target -reduction=="none"  jax.nn.softplus(x) - x * target
-F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
+F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 dilation groups?  jax.lax.conv_general_dilated(x, weight, @_strides, [(p, p) for p in @_paddings], rhs_dilation=@_dilations, feature_group_count=groups)@_bias
+F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 -groups?  jax.lax.conv_general_dilated(x, weight, @_strides, [(p, p) for p in @_paddings], feature_group_count=groups)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0 output_padding==0  jax.lax.conv_general_dilated(x, @_flipped.swapaxes(0, 1), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0  jax.lax.conv_general_dilated(x, @_flipped.swapaxes(0, 1), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0 output_padding==0 groups  jax.lax.conv_general_dilated(x, @_flipped.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:]), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides, feature_group_count=groups)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0 -groups  jax.lax.conv_general_dilated(x, @_flipped.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:]), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides, feature_group_count=groups)@_bias
 F.linear           x weight                      x @ weight.T
 F.linear           x weight bias==None           x @ weight.T
 F.linear           x weight bias:none            x @ weight.T + (0 if bias is None else bias)

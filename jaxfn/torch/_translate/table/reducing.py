@@ -9,6 +9,13 @@ def _cumulative(given: BoundCall) -> str | None:
     return None if small else f"jnp.{given.row.name}(x, axis=dim, dtype=dtype)"
 
 
+def _median(given: BoundCall) -> str:
+    if "int" in (given["x"].fact.dtype or ""):
+        return "jnp.sort(x.ravel())[(x.size - 1) // 2]"
+    # Unlike sort, quantile gives nan where there is one, as torch's median does.
+    return 'jnp.quantile(x, 0.5, method="lower")'
+
+
 ROWS = table(
     """
 all|any|argmax|argmin|nanmean|nansum x dim? keepdim?  jnp.NAME(x, axis=dim, keepdims=keepdim)
@@ -36,6 +43,7 @@ std|var            x dim unbiased==False keepdim?  jnp.NAME(x, axis=dim, keepdim
 std|var            x dim unbiased==True keepdim?  jnp.NAME(x, axis=dim, ddof=1, keepdims=keepdim)
 std|var            x dim? -correction -keepdim?  jnp.NAME(x, axis=dim, ddof=correction, keepdims=keepdim)
 argsort            x dim? descending?            jnp.argsort(x, axis=dim, descending=descending)
+median             x                             @_median
 quantile           x q dim? keepdim?             jnp.quantile(x, q, axis=dim, keepdims=keepdim)
 msort              x                             jnp.sort(x, axis=0)
 equal              x other                       jnp.array_equal(x, other)
@@ -123,6 +131,7 @@ scatter            x dim index src               x.at[@_grid].set(@_source)
 scatter            x dim index -value            x.at[@_grid].set(value)
 scatter_add        x dim index src               x.at[@_grid].add(@_source)
 searchsorted       sorted_sequence x right==True  jnp.searchsorted(sorted_sequence, x, side="right")
+searchsorted       sorted_sequence x right==False  jnp.searchsorted(sorted_sequence, x)
 searchsorted       sorted_sequence x             jnp.searchsorted(sorted_sequence, x)
 bucketize          x boundaries right==True      jnp.searchsorted(boundaries, x, side="right")
 bucketize          x boundaries                  jnp.searchsorted(boundaries, x)
@@ -132,26 +141,10 @@ isin               x test_elements               jnp.isin(x, test_elements)
 )
 
 
-def _triangular(given: BoundCall) -> str | None:
-    """Torch has `upper`, JAX `lower`."""
-    upper = given.literal("upper", None)
-    lower = "not upper" if upper is None else str(not upper)
-    left = ", left_side=left" if "left" in given else ", left_side=True"
-    unit = ", unit_diagonal=unitriangular" if "unitriangular" in given else ""
-    if given["x"].fact.ndim is None or given["x"].fact.ndim != given["B"].fact.ndim:
-        return None
-    return f"jax.lax.linalg.triangular_solve(x, B{left}, lower={lower}{unit})"
-
-
-def _solve(given: BoundCall) -> str | None:
+def _matrices(given: BoundCall) -> str | None:
     """Refuse batches of vectors, which JAX takes for matrices."""
-    same = (
-        given["A"].fact.ndim is not None
-        and given["A"].fact.ndim == given["B"].fact.ndim
-    )
-    if same or given["B"].fact.ndim == 1:
-        return "jnp.linalg.solve(A, B)"
-    return None
+    one, two = (given[p.name].fact.ndim for p in given.row.params[:2])
+    return "" if two == 1 or (one == two and two is not None) else None
 
 
 ROWS += table(
@@ -187,13 +180,18 @@ pinverse|linalg.pinv x                           jnp.linalg.pinv(x)
 slogdet|linalg.slogdet x                         jnp.linalg.slogdet(x)
 tensordot          x other dims                  jnp.tensordot(x, other, axes=dims)
 cholesky|linalg.cholesky x                       jnp.linalg.cholesky(x, symmetrize_input=False)
+cholesky_solve     x L                           jax.scipy.linalg.cho_solve((L, True), x)@_matrices
+cholesky_solve     x L upper==False              jax.scipy.linalg.cho_solve((L, True), x)@_matrices
+cholesky_solve     x L upper==True               jax.scipy.linalg.cho_solve((L, False), x)@_matrices
 linalg.cross       x other dim?                  jnp.cross(x, other, axis=dim)
 linalg.eigh        x                             jnp.linalg.eigh(x, symmetrize_input=False)
 linalg.eigvalsh    x                             jnp.linalg.eigvalsh(x, symmetrize_input=False)
 linalg.multi_dot   tensors                       jnp.linalg.multi_dot(tensors)
 linalg.qr          x mode?                       jnp.linalg.qr(x, mode=mode)
-linalg.solve       A B                           @_solve
-linalg.solve_triangular x B upper left? unitriangular?  @_triangular
+linalg.solve       A B                           jnp.linalg.solve(A, B)@_matrices
+linalg.solve_triangular x B upper==True left?=True unitriangular?  jax.lax.linalg.triangular_solve(x, B, left_side=left, lower=False, unit_diagonal=unitriangular)@_matrices
+linalg.solve_triangular x B upper==False left?=True unitriangular?  jax.lax.linalg.triangular_solve(x, B, left_side=left, lower=True, unit_diagonal=unitriangular)@_matrices
+linalg.solve_triangular x B upper left?=True unitriangular?  jax.lax.linalg.triangular_solve(x, B, left_side=left, lower=not upper, unit_diagonal=unitriangular)@_matrices
 linalg.svd         x full_matrices?              jnp.linalg.svd(x, full_matrices=full_matrices)
 linalg.svdvals     x                             jnp.linalg.svd(x, compute_uv=False)
 linalg.vecdot      x y                           jnp.linalg.vecdot(x, y)

@@ -184,6 +184,8 @@ class CallArgument:
         """Return whether it is known to be of a kind."""
         if kind == "size":
             return self.fact.kind in ("int", "seq", "unknown")
+        if kind == "shape":  # of a list or tuple, torch makes a tensor of its numbers
+            return self.fact.dtype == "Size"
         if kind == "int" and self.fact.kind == "unknown":
             return self.keyword is not None
         return self.fact.kind == kind

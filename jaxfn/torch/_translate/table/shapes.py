@@ -169,6 +169,7 @@ t                  x                             x.T
 adjoint            x                             x.conj().mT
 transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
 unbind             x dim?                        jnp.unstack(x, axis=dim)
+unflatten          x dim:int sizes               x.reshape((*x.shape[:dim], *sizes, *x.shape[dim:][1:]))
 unsqueeze          x dim                         jnp.expand_dims(x, dim)
 .view              x **shape:size                x.reshape(*shape)
 .sum_to_size       x *size                       @_sum_to_size
@@ -191,6 +192,12 @@ def _tensor(given: BoundCall) -> str | None:
     return "jnp.array(data)" if given["data"].fact.kind in known else None
 
 
+def _floating(given: BoundCall) -> str | None:
+    """Refuse integers: torch rounds them towards 0, JAX down."""
+    is_float = "float" in (given.result.dtype or "")
+    return "" if is_float or "dtype" not in given else None
+
+
 ROWS += table(
     """
 arange             end -dtype?                   jnp.arange(end, dtype=dtype)
@@ -209,12 +216,13 @@ empty_like         x -dtype?                     jnp.zeros_like(x, dtype=dtype)
 eye                n m? -dtype?                  jnp.eye(n, m, dtype=dtype)
 full               size fill_value -dtype?       jnp.full(size, fill_value, dtype)
 full_like          x fill_value -dtype?          jnp.full_like(x, fill_value, dtype=dtype)
-linspace|logspace  start end steps               jnp.NAME(start, end, steps)
+linspace|logspace  start end steps -dtype?       jnp.NAME(start, end, steps, dtype=dtype)@_floating
 ones|zeros         *size -dtype?                 jnp.NAME(size, dtype)
 ones_like|zeros_like x -dtype?                   jnp.NAME(x, dtype=dtype)
 scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
 .new               x data:array                  jnp.array(data, dtype=x.dtype)
 .new               x *size:int                   jnp.zeros(size, x.dtype)
+.new               x shape:shape                 jnp.zeros(shape, x.dtype)
 .new_empty|.new_zeros x *size                    jnp.zeros(size, x.dtype)
 .new_empty|.new_zeros x *size -dtype:dtype       jnp.zeros(size, dtype)
 .new_full          x size fill_value             jnp.full(size, fill_value, x.dtype)
