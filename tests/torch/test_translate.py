@@ -144,7 +144,10 @@ WRITTEN = [
     ),
     ("return torch.ones_like(x, layout=torch.strided)", ["return jnp.ones_like(x)"]),
     ("y = torch.empty(3)\ntorch.exp(x[0], out=y)\nreturn y", None),
-    ("return x + x.new(x.size())", ["return x + jnp.zeros(x.shape, x.dtype)"]),
+    (
+        "return x.new(x.size()).zero_()",
+        ["return jnp.zeros_like(jnp.zeros(x.shape, x.dtype))"],
+    ),
     (
         "return x.new(2, 3).fill_(2)",
         ["return jnp.full_like(jnp.zeros((2, 3), x.dtype), 2)"],
@@ -766,15 +769,9 @@ def test_what_is_no_saved_argument_may_not_be_asked_for_it(module, forward, back
     assert "JAX has ctx.needs_input_grad" in str(found.left)
 
 
-ASKING = {
-    "return x * 1": "return g if x.requires_grad else None",
-    "x = x * 2\nreturn x if x.requires_grad else -x": "return g",
-}
-
-
-@pytest.mark.parametrize("forward", ASKING)
-def test_only_an_argument_of_forward_may_be_asked_for_a_gradient(module, forward):
-    found = translate(module(function(forward, ASKING[forward])).T, X)
+def test_what_is_bound_again_may_not_be_asked_for_a_gradient(module):
+    forward = "x = x * 2\nreturn x if x.requires_grad else -x"
+    found = translate(module(function(forward, "return g")).T, X)
     assert "JAX has ctx.needs_input_grad" in str(found.left)
 
 
