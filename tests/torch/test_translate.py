@@ -545,7 +545,11 @@ def test_a_function_among_the_arguments_is_translated_too(module):
     assert found.ok, str(found)
 
 
-def test_what_a_class_closes_over_is_marked(module):
+@pytest.mark.parametrize(
+    ("closed", "text"),
+    [(2.5, "g * 2.5"), (-2, "g * -2"), (float("inf"), None), ([2.5], None)],
+)
+def test_a_number_that_a_class_closes_over_is_written_out(module, closed, text):
     made = module(
         """
         def make(slope):
@@ -556,14 +560,17 @@ def test_what_a_class_closes_over_is_marked(module):
 
                 @staticmethod
                 def backward(ctx, g):
-                    return g.mul(slope)
+                    return g.mul(SLOPE)
             return T
-        """
+        """.replace("SLOPE", "slope[0]" if closed == [2.5] else "slope")
     )
-    found = translate(made.make(2.5), X)
-    assert ["slope, which the class closes over" in x.reason for x in found.left] == [
-        True
-    ]
+    found = translate(made.make(closed), X)
+    if text is not None:
+        assert found.ok, str(found)
+        assert f"return {text}" in found.source
+    else:
+        (left,) = found.left
+        assert "slope, which the class closes over" in left.reason
 
 
 def test_an_attribute_of_a_tensor_is_dropped_and_listed(module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ _LOST = {
     "value": "which the class closes over: pass it to apply",
     "lost": "whose text can't be carried over",
 }
+_NUMBER = re.compile(r"True|False|-?[\d.]+(e[+-]?\d+)?")
 PAIRS = ("values", "indices")
 
 
@@ -145,6 +147,9 @@ class References(Rewriting):
             return self._torch_value(target, original, updated)
         if target.kind == "unit":
             return self._unit_name(target, updated)
+        value = target.value if isinstance(target.value, (int, float)) else None
+        if target.kind == "value" and _NUMBER.fullmatch(repr(value)):
+            return paren(cst.parse_expression(repr(value)))
         why = _LOST.get(target.kind)
         if why is not None:
             self.problem(f"{target.name}, {why}")
