@@ -116,9 +116,10 @@ class References(Rewriting):
         bound = names.bindings(x) if isinstance(x, cst.Name) else []
         forward = names.function(bound[0]) if len(bound) == 1 else None
         is_rule = forward is not None and forward.name.value == "forward"
-        params = list(forward.params.params) if is_rule else []
+        params = list(forward.params.params) if forward is not None else []
         has_ctx = [p.name.value for p in params[:1]] == ["ctx"]
-        if self.unit.is_function_class and has_ctx and bound[0] in params:
+        is_rule = is_rule and self.unit.is_function_class
+        if is_rule and has_ctx and bound[0] in params:
             i = params.index(bound[0]) - 1
             return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
         self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
@@ -132,7 +133,7 @@ class References(Rewriting):
         element: Any = names.parents.get(bound[0]) if len(bound) == 1 else None
         group: Any = names.parents.get(element)
         if len(saves) == 1 and isinstance(names.parents.get(group), cst.AssignTarget):
-            same = len(saves[0]) == len(group.elements)
+            same = [arg.star for arg in saves[0]] == [""] * len(group.elements)
             if same and code(names.value(bound[0])[1]) == "ctx.saved_tensors":
                 return saves[0][group.elements.index(element)].value
         return x
