@@ -156,6 +156,17 @@ WRITTEN = [
     ("return torch.empty_like(x).fill_(2)", None),
     ("return torch.ones_like(x).zero_()", None),
     ("return torch.exp_(x * 2)", ["return jnp.exp(x * 2)"]),
+    (
+        "two = {torch.float32: 2.0}.get(x.dtype, 5.0)\nreturn x * two",
+        ["two = {jnp.dtype(jnp.float32): 2.0}.get(x.dtype, 5.0)", "return x * two"],
+    ),
+    (
+        "return x * (2 if x.dtype in {torch.float32} else 5)",
+        ["return x * (2 if x.dtype in {jnp.dtype(jnp.float32)} else 5)"],
+    ),
+    ("if x.device.type == 'cuda':\n    x = x * 3\nreturn x * 2", ["return x * 2"]),
+    ("return x * (2 if x.device.type in ('cpu', 'mps') else 3)", None),
+    ("return x * x[x > 0].sum()", ["return x * jnp.sum(x, where=x > 0)"]),
     ("return x.gather(1, x.argsort(1))", None),
     ("return x.scatter(1, x.argmax(1, keepdim=True), 5.0)", None),
     ("return x.expand(4, -1, -1)", None),
@@ -226,6 +237,7 @@ REFUSED = [
     ("return x + x.new([1.0, 2.0, 3.0])", "Tensor.new with size, which is not known"),
     ("torch.zeros_like(x, layout=torch.sparse_coo)\nreturn x * 2", "sparse_coo"),
     ("if x.sum() > 0:\n    return x * 1\nreturn x * 2", "a branch on the values"),
+    ("d = x.device.type\nreturn x * 2", "x.device.type: JAX has other devices"),
     ("return x if x.sum() > 100 else x * 2", "a branch on the values"),
     ("return x * x.sum().item()", "values are not known"),
     ("return x * float(x.sum())", "the value is not known"),
@@ -774,6 +786,16 @@ def test_what_is_no_saved_argument_may_not_be_asked_for_it(module, forward, back
     made = module(text.replace(f"{backward}\n", backward.replace("\n", "; ") + "; "))
     found = translate(made.T)
     assert "JAX has ctx.needs_input_grad" in str(found.left)
+
+
+def test_a_saved_argument_may_be_asked_for_a_gradient(module):
+    backward = "a = g * x if w.requires_grad else None\nreturn (g * w, a)[::-1]"
+    text = function("return x * w", backward, "w, x")
+    text = text.replace("save_for_backward(w, x)", "save_for_backward(x, w)")
+    text = text.replace("w, x, = ctx.saved", "x, w, = ctx.saved")
+    found = translate(module(text).T, X, X + 1)
+    assert found.ok, str(found)
+    assert "a = g * x if ctx.needs_input_grad[0] else None" in found.source
 
 
 def test_what_is_bound_again_may_not_be_asked_for_a_gradient(module):
