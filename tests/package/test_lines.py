@@ -26,7 +26,7 @@ LINES = {
     "_cli": 455,
     "_triton": 1_765,
     "torch/_base torch/_ops torch/_trace torch/_function": 5_380,
-    "torch/_compare torch/_translate": 4_200,
+    "torch/_compare torch/_translate": 4_205,
     "torch/_model": 815,
     "torch/_triton": 510,
 }
