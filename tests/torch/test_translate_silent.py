@@ -59,7 +59,7 @@ ARGS = {
 }
 EQUAL = """
 ViewOfT Reshape2 IntDiv FloorDivNeg Unbiased WhereScalar NoneGrad Indexing DupWrite
-Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand HalfPlus
+Slices Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand HalfPlus
 IntMask Walrus MaskReads Builtins Hist KwDefault MultiOut Chained InplaceArg
 TupleSwap ReluInplace ShapeInplace StarArgs Cumul Cumul2 SetterThenRead GradReverse
 Quantize BinActive LSQ SRUpdate VecQuant SoftDTW ChamferDistance MatrixSqrt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,12 +16,10 @@ from jaxfn.torch._translate.port import (
     as_torch,
     assembled,
     compared,
-    is_user_object,
-    of_class,
 )
 from jaxfn.torch._translate.rewriter import Rewriter
-from jaxfn.torch._translate.runs import InstrumentedOriginal, quiet, run
-from jaxfn.torch._translate.syntax import cst, dotted, is_line
+from jaxfn.torch._translate.runs import InstrumentedOriginal, run
+from jaxfn.torch._translate.syntax import cst
 from jaxfn.torch._translate.units import Unit, collect
 
 
@@ -42,10 +41,9 @@ def translate(
     given = as_torch(args)
     library = SourceFiles()
     functions = [a for a in given if is_user_function(a)]
-    objects = [type(a) for a in given if is_user_object(a)]
-    objects = [cls for cls in dict.fromkeys(objects) if _has_text(library, cls)]
-    roots = [*classes, *functions, *objects]
-    units, facts = collect(library, roots), Observations()
+    roots = [*classes, *functions]
+    aliases = library.of(classes[0])[0].aliases(classes) if whole else []
+    units, facts = collect(library, roots, aliases), Observations()
     if args:
         facts = _learn(units, library, classes[0], given)
     source, left = _written(library, units, facts, classes, whole=whole)
@@ -55,14 +53,6 @@ def translate(
         return source, tuple(left), None
     report = compared(source, classes[0], given, progress)
     return source, tuple(left), report
-
-
-def _has_text(library: SourceFiles, cls: type) -> bool:
-    try:
-        library.of(cls)
-    except ValueError:
-        return False
-    return True
 
 
 def _foreign(args: Sequence[Any], classes: Collection[type]) -> list[Untranslated]:
@@ -86,7 +76,8 @@ def is_user_function(value: Any) -> bool:
 def _learn(
     units: Any, library: SourceFiles, cls: Any, args: Sequence[Any]
 ) -> Observations:
-    with quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about the original
         try:
             run(cls, args)
         except Exception as error:
@@ -101,9 +92,6 @@ def _learn(
         for unit in units.values():
             if is_user_function(unit.value):
                 by_value[id(unit.value)] = original.value(unit)
-            for arg in args:
-                if type(arg) is unit.value and is_user_object(arg):
-                    by_value[id(arg)] = of_class(arg, original.value(unit))
         source, path = library.of(cls)
         seen = original.value(units[source.name, path])
         given = [by_value.get(id(a), a) for a in args]
@@ -126,34 +114,15 @@ def _written(
     whole: bool,
 ) -> tuple[str, list[Untranslated]]:
     left: list[Untranslated] = []
-    parts: list[tuple[Unit, Sequence[Any]]] = []
-    constants: dict[str, str] = {}
+    parts: dict[Any, tuple[Unit, Sequence[Any]]] = {}
     main, _ = library.of(classes[0])
     for unit in units.values():
-        rewriter = Rewriter(unit, units, facts, constants)
+        rewriter = Rewriter(unit, units, facts)
         found = cst.Module([unit.node]).visit(rewriter)
         statements = [_named(unit, s) for s in found.body]
-        parts.append((unit, statements))
+        parts[unit.key] = unit, statements
         left.extend(rewriter.left)
-    if whole:
-        names = {cls.__name__ for cls in classes}
-        parts.extend(_aliases(main, names))
-    return assembled(main, parts, constants, whole=whole), left
-
-
-def _aliases(main: Any, names: set[str]) -> list[tuple[Unit, Sequence[Any]]]:
-    """Return other names of the classes: `square = Square.apply`."""
-    found = []
-    for statement in main.tree.body:
-        if not is_line(statement, cst.Assign):
-            continue
-        small = statement.body[0]
-        target = small.targets[0].target
-        of, *rest = dotted(small.value) or [""]
-        if rest == ["apply"] and of in names and isinstance(target, cst.Name):
-            unit = Unit(main, (target.value,), statement, None, target.value, {})
-            found.append((unit, [statement]))
-    return found
+    return assembled(main, parts, whole=whole), left
 
 
 def _named(unit: Unit, statement: Any) -> Any:

@@ -16,19 +16,6 @@ from jaxfn.torch._translate.syntax import (
     root_of,
 )
 
-_OPERATORS = {
-    cst.AddAssign: ("add", "{}"),
-    cst.SubtractAssign: ("add", "-{}"),
-    cst.MultiplyAssign: ("multiply", "{}"),
-    cst.DivideAssign: ("divide", "{}"),
-}
-_BINARY = {
-    cst.AddAssign: cst.Add,
-    cst.SubtractAssign: cst.Subtract,
-    cst.MultiplyAssign: cst.Multiply,
-    cst.DivideAssign: cst.Divide,
-}
-
 
 def bind(name: str, value: Any) -> Any:
     """Return `name = value`."""
@@ -61,11 +48,17 @@ def assigned(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
         return [new]
     is_attribute = len(old.targets) == 1 and isinstance(target, cst.Attribute)
     if is_attribute and rewriter.infer.of(target.value).is_tensor:
-        return _attribute(rewriter, old)
-    call = old.value
+        name = target.attr.value
+        if name in ("data", "grad"):
+            return rewriter.refuse(f"a write to Tensor.{name}")
+        if name != "requires_grad":
+            why = "dropped: an attribute of a tensor, which JAX arrays don't have"
+            rewriter.left.append(rewriter.note(old, why, code(old).strip()))
+        return []
     changed = code(old.value) != code(new.value)
     if changed and code(new.targets[0].target) == code(new.value):
         return []  # `x = x.clone()`
+    call = old.value
     is_write = isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
     if is_write and is_write_name(call.func.attr.value):
         decision = rewriter.facts.decision(call)
@@ -94,17 +87,6 @@ def _is_text(target: Any) -> bool:
     return len(found) == 1 and isinstance(found[0], cst.SimpleString)
 
 
-def _attribute(rewriter: Rewriting, old: Any) -> list[Any]:
-    """Refuse or drop it: JAX arrays have no attributes of the user."""
-    name = old.targets[0].target.attr.value
-    if name == "requires_grad":
-        return []
-    if name in ("data", "grad"):
-        return rewriter.refuse(f"a write to Tensor.{name}")
-    rewriter.drop(old, "an attribute of a tensor, which JAX arrays don't have")
-    return []
-
-
 def _at_set(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     """Return the new value of `x[i] = v`."""
     target, value = old.targets[0].target, new.value
@@ -127,10 +109,10 @@ def _where(
     rewriter: Rewriting, old: Any, x: str, place: Any, value: Any, cast: str = ""
 ) -> list[Any]:
     """Return the new value of `x[mask] = value`."""
-    plan = rewriter.masked.get(old)
-    if plan is None:
+    axes = rewriter.masks.axes.get(old)
+    if axes is None:
         return rewriter.refuse("a write with a mask: the value has no fixed shape")
-    text = f"jnp.where(_mask{plan.removeprefix('where')}, _value, {x}){cast}"
+    text = f"jnp.where(_mask{axes}, _value, {x}){cast}"
     values = {"_mask": place.slice[0].slice.value, "_value": value}
     return [bind(x, fill(text, values))]
 
@@ -169,19 +151,12 @@ def augmented(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     decision = rewriter.facts.decision(old)
     if decision.reason or not isinstance(target.value, cst.Name):
         return rewriter.refuse(f"a write: {decision.reason or 'it has no name'}")
-    x, place, value = target.value.value, new.target, new.value
-    operator = type(old.operator)
-    if operator not in _OPERATORS:
-        return rewriter.refuse("this operator on a part of a tensor")
-    if rewriter.masks.is_masked(target):
-        both = cst.BinaryOperation(cst.Name(x), _BINARY[operator](), paren(value))
-        return _where(rewriter, old, x, place, both)
-    index = index_text(place)
-    if any(rewriter.infer.of(i).is_tensor for i in indices(target)):
-        # torch writes each place once, but `.at[].add` adds up equal indices.
-        part = cst.parse_expression(f"{x}[{index}]")
-        both = cst.BinaryOperation(part, _BINARY[operator](), paren(value))
-        return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": both}))]
-    method, form = _OPERATORS[operator]
-    text = f"{x}.at[{index}].{method}({form.format('_value')})"
-    return [bind(x, fill(text, {"_value": value}))]
+    x, index = target.value.value, index_text(new.target)
+    masked = rewriter.masks.is_masked(target)
+    # torch writes each place once, but `.at[].add` adds up equal indices.
+    part = cst.parse_expression(x if masked else f"{x}[{index}]")
+    operator = getattr(cst, type(old.operator).__name__.removesuffix("Assign"))()
+    value = cst.BinaryOperation(part, operator, paren(new.value))
+    if masked:
+        return _where(rewriter, old, x, new.target, value)
+    return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": value}))]

@@ -7,24 +7,19 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._translate.infer import Inference, widens
-from jaxfn.torch._translate.names import loads, stored_names
+from jaxfn.torch._translate.infer import Inference, is_elementwise, widens
 from jaxfn.torch._translate.observed import ExprType, Observations
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
-    fill,
     find,
     indices,
-    paren,
-    parents,
     view_of,
     writes_of,
 )
 from jaxfn.torch._translate.table import ROWS
 from jaxfn.torch._translate.units import Unit
 
-_TENSORS = ("tensor", "unknown", "mixed")
 _SHOWN = ("tensor", "array", "int", "float", "bool", "complex", "str", "none", "seq")
 
 
@@ -56,17 +51,13 @@ class Rewriting(cst.CSTTransformer):
 
     Attributes:
         unit: The definition; `units` has all, by their keys.
-        constants: Values that the translation closes over, by name: the text of each.
         infer: Types of expressions; `facts` has those of the runs, and the writes.
         masks: Subscripts that are boolean masks.
         parents: The node around each node of the original.
         left: What is not translated.
         frames: For each open statement, why it can't be translated.
-        left_before: For each open statement, the number of entries in `left` before it.
-        paired: Calls of which one of two results is taken.
-        comments: New statements of which only the comment counts.
-        masked: Text of `where` for each assignment with a mask.
         written: New calls in the place of writes, by the original ones.
+        paired: Calls of which one of two results is taken.
     """
 
     def __init__(
@@ -74,19 +65,15 @@ class Rewriting(cst.CSTTransformer):
         unit: Unit,
         units: Mapping[Any, Unit],
         facts: Observations,
-        constants: dict[str, str],
     ) -> None:
         super().__init__()
-        self.unit, self.units, self.constants = unit, units, constants
+        self.unit, self.units = unit, units
         self.infer, self.facts = Inference(unit, facts), facts
         self.masks = Masks(self.infer)
-        self.parents: dict[Any, Any] = parents(unit.node)
+        self.parents = unit.names.parents
         self.left: list[Untranslated] = []
         self.frames: list[list[str]] = [[]]
-        self.left_before: list[int] = []
         self.paired: set[Any] = set()
-        self.comments: set[Any] = set()
-        self.masked: dict[Any, str] = {}
         self.written: dict[Any, Any] = {}
 
     def problem(self, reason: str) -> None:
@@ -139,41 +126,28 @@ class Rewriting(cst.CSTTransformer):
         around: Any = self.parents.get(node)
         return isinstance(around, cst.If) and around.orelse is node
 
-    def filled(self, template: str, values: Mapping[str, Any]) -> Any:
-        """Return a template with values, to stand anywhere."""
-        return paren(fill(template, values))
-
     # ---- marks
 
     def note(self, original: Any, reason: str, text: str | None = None) -> Untranslated:
         """Return the note for what is not translated."""
         if text is None:
             text = code(original.with_changes(leading_lines=[])).strip()
-        where = f"{self.unit.source.file}:{self.unit.line(original)}"
+        where = f"{self.unit.source.file}:{self.unit.source.line(original)}"
         seen, rows = self._seen(original), self._rows(original)
         return Untranslated(where, text.splitlines()[0], reason, seen, rows)
 
     def _seen(self, original: Any) -> tuple[str, ...]:
         """Return what the runs have shown of the names that a line reads."""
-        found = {n.value: self.infer.of(n) for n in loads(*_head(original))}
+        names = self.unit.names.reads(*_head(original))
+        found = {n.value: self.infer.of(n) for n in names}
         return tuple(f"{name}: {x}" for name, x in found.items() if x.kind in _SHOWN)
 
     def _rows(self, original: Any) -> tuple[str, ...]:
         """Return the rows for the functions and methods of torch that a line calls."""
-        found: list[str] = []
-        for call in (c for node in _head(original) for c in find(node, cst.Call)):
-            target = self.unit.references.get(call.func)
-            name = target.name if target is not None and target.kind == "torch" else ""
-            is_method = isinstance(call.func, cst.Attribute) and target is None
-            if is_method and self.infer.of(call.func.value).kind in _TENSORS:
-                name = f"Tensor.{call.func.attr.value}"
-            found.extend(map(str, ROWS.get(name) or ROWS.get(name.rstrip("_"), ())))
-        return tuple(dict.fromkeys(found))
-
-    def drop(self, original: Any, reason: str) -> None:
-        """Note that the code is dropped, because it has no meaning in JAX."""
-        text = code(original).strip()
-        self.left.append(self.note(original, f"dropped: {reason}", text))
+        calls = [c for node in _head(original) for c in find(node, cst.Call)]
+        names = [self.infer.name(call) for call in calls]
+        rows = [r for n in names for r in ROWS.get(n) or ROWS.get(n.rstrip("_"), ())]
+        return tuple(dict.fromkeys(map(str, rows)))
 
     def mark(
         self, original: Any, reasons: list[str], text: str | None = None
@@ -185,11 +159,17 @@ class Rewriting(cst.CSTTransformer):
         said = textwrap.wrap("translate: " + "; ".join(reasons), 76)
         before = getattr(original, "leading_lines", ())
         leading = [*before, *commented([f"# {t}" for t in said], text)]
-        where = f"{self.unit.source.file}, line {self.unit.line(original)}"
+        where = f"{self.unit.source.file}, line {self.unit.source.line(original)}"
         raised = cst.parse_statement(f'raise NotImplementedError("translate: {where}")')
-        bound = sorted(stored_names([original]))
+        bound = sorted(self.unit.names.stores(original))
         rest = [cst.parse_statement(f"{name} = ...") for name in bound]
         return [raised.with_changes(leading_lines=leading), *rest]
+
+
+def commented(said: list[str], text: str) -> list[Any]:
+    """Return lines of comments: the reason, and the text of the original."""
+    comments = [*said, *(f"#     {t}" for t in text.splitlines())]
+    return [cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments]
 
 
 def _head(statement: Any) -> list[Any]:
@@ -200,24 +180,20 @@ def _head(statement: Any) -> list[Any]:
     return found if hasattr(statement, "body") and found else [statement]
 
 
-def commented(said: list[str], text: str) -> list[Any]:
-    """Return lines of comments: the reason, and the text of the original."""
-    comments = [*said, *(f"#     {t}" for t in text.splitlines())]
-    return [cst.EmptyLine(comment=cst.Comment(c.rstrip())) for c in comments]
-
-
 _KEPT = {"clone", "detach", "to", "float", "double", "type", "contiguous", "type_as"}
-_REDUCED = {"sum", "mean", "any", "all", "prod"}
 
 
 class Masks:
-    """The subscripts that are boolean masks."""
+    """The subscripts that are boolean masks.
+
+    Attributes:
+        axes: For each write, the subscript that gives its mask the missing axes.
+    """
 
     def __init__(self, infer: Inference) -> None:
+        self.axes: dict[Any, str] = {}
         self._infer = infer
         self._whole: set[Any] = set()
-        self._reduced: set[Any] = set()
-        self._read: dict[Any, Any] = {}
 
     def mask(self, subscript: Any) -> Any:
         """Return the mask if it is all that stands in the brackets, else None."""
@@ -237,7 +213,6 @@ class Masks:
     def read(self, problem: Callable[[str], None], original: Any, updated: Any) -> Any:
         """Return a subscript that is read; `problem` takes reasons for a refusal."""
         if original in self._whole:
-            self._read[original] = updated.slice[0].slice.value
             return updated.value
         if self.is_masked(original):
             problem("a read with a mask has no fixed shape: JAX needs jnp.where")
@@ -245,24 +220,19 @@ class Masks:
             return _with_arrays(updated)
         return updated
 
-    def plan(self, target: Any, value: Any) -> str | None:
-        """Return how to write `x[mask] = value`: "where...", or None to refuse."""
+    def plan(self, write: Any, target: Any) -> None:
+        """Note how to write `x[mask] = value`, if the value is elementwise."""
+        if not isinstance(target, cst.Subscript) or not self.is_masked(target):
+            return
         mask = self.mask(target)
-        if mask is None:
-            return None
         x, m = self._infer.of(target.value), self._infer.of(mask)
-        if x.ndim is None or m.ndim is None or m.ndim > x.ndim:
-            return None
-        text = code(mask)
+        if mask is None or x.ndim is None or m.ndim is None or m.ndim > x.ndim:
+            return
         found: list[Any] = []
-        if not self._elementwise(value, text, found):
-            return None
-        self._whole.update(found)
-        return "where" + (
-            ""
-            if m.ndim == x.ndim
-            else f"[{', '.join(['...'] + ['None'] * (x.ndim - m.ndim))}]"
-        )
+        if self._elementwise(write.value, code(mask), found):
+            self._whole.update(found)
+            axes = ["..."] + ["None"] * (x.ndim - m.ndim)
+            self.axes[write] = "" if m.ndim == x.ndim else f"[{', '.join(axes)}]"
 
     def _elementwise(self, node: Any, mask: str, found: list[Any]) -> bool:
         """Return whether it is elementwise, and reads everything with this mask."""
@@ -284,43 +254,13 @@ class Masks:
         return False
 
     def _call(self, node: Any, mask: str, found: list[Any]) -> bool:
-        func = node.func
-        target = self._infer.target(func)
-        parts = [a.value for a in node.args]
-        if target is not None and target.kind == "torch":
-            rows = ROWS.get(target.name, [])
-        elif isinstance(func, cst.Attribute) and self._infer.of(func.value).is_tensor:
-            rows = ROWS.get(f"Tensor.{func.attr.value}", [])
-            if func.attr.value in _KEPT:
-                return self._elementwise(func.value, mask, found)
-            parts = [func.value, *parts]
-        else:
-            return False
-        if not rows or not all(row.elementwise for row in rows):
-            return False
-        return all(self._elementwise(p, mask, found) for p in parts)
-
-    def plan_reduction(self, call: Any) -> None:
-        """Note `x[mask].sum()`, which is `where=` in JAX."""
-        func = call.func
-        if call.args or not isinstance(func, cst.Attribute):
-            return
-        subscript = func.value
-        if func.attr.value not in _REDUCED or not isinstance(subscript, cst.Subscript):
-            return
-        mask, x = self.mask(subscript), self._infer.of(subscript.value)
-        if mask is None or not x.is_tensor or x.ndim is None:
-            return
-        if self._infer.of(mask).ndim == x.ndim:
-            self._whole.add(subscript)
-            self._reduced.add(call)
-
-    def reduction(self, original: Any, updated: Any) -> Any:
-        """Return `x.sum(where=mask)` for `x[mask].sum()`; None for anything else."""
-        if original not in self._reduced:
-            return None
-        values = {"_x": updated.func.value, "_mask": self._read[original.func.value]}
-        return fill(f"_x.{original.func.attr.value}(where=_mask)", values)
+        name, parts = self._infer.name(node), [a.value for a in node.args]
+        if name.startswith("Tensor."):
+            if node.func.attr.value in _KEPT:
+                return self._elementwise(node.func.value, mask, found)
+            parts.append(node.func.value)
+        each = [self._elementwise(part, mask, found) for part in parts]
+        return is_elementwise(name) and all(each)
 
 
 def _with_arrays(updated: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._base import has_draws, torch
-from jaxfn.torch._translate.observed import UNKNOWN
 from jaxfn.torch._translate.references import PAIRS, References
 from jaxfn.torch._translate.syntax import (
     code,
@@ -16,7 +15,6 @@ from jaxfn.torch._translate.syntax import (
     keywords,
     observed_parts,
     paren,
-    zeros_made,
 )
 from jaxfn.torch._translate.table import ROWS
 from jaxfn.torch._translate.table.row import CallArgument
@@ -29,6 +27,7 @@ _KEY = (
     "random=True, runs the original so)"
 )
 _ELSEWHERE = {"torch.autograd.grad": "differentiate a function by jax.vjp"}
+_REDUCED = {"sum", "mean", "any", "all", "prod"}
 _VALUE, _KIND = "the value is not known", "it has another type in JAX"
 _ASKING = dict.fromkeys(
     ("float", "int", "bool", "complex", "max", "min", "any", "all", "sorted", "range"),
@@ -56,9 +55,19 @@ class Calls(References):
     def leave_Subscript(self, original_node: Any, updated_node: Any) -> Any:
         if original_node.value in self.paired:
             return updated_node.value
-        if self.is_passed_over(original_node):
+        if self.is_passed_over(original_node) or self._is_reduced(original_node):
             return updated_node
         return self.masks.read(self.problem, original_node, updated_node)
+
+    def _is_reduced(self, node: Any) -> bool:
+        """Return whether it is `x[mask]` in `x[mask].sum()`, which is where= in JAX."""
+        func: Any = self.parents.get(node)
+        call: Any = self.parents.get(func)
+        is_part = isinstance(node, cst.Subscript) and self.is_called(func)
+        if not is_part or call.args or code(func).rpartition(".")[2] not in _REDUCED:
+            return False
+        x, mask = self.infer.of(node.value), self.infer.of(self.masks.mask(node))
+        return x.ndim is not None and mask.ndim == x.ndim
 
     def leave_BinaryOperation(self, original_node: Any, updated_node: Any) -> Any:
         facts = [self.infer.of(n) for n in (original_node.left, original_node.right)]
@@ -73,9 +82,6 @@ class Calls(References):
             return self._function(original_node, updated_node, target.name)
         func = original_node.func
         if isinstance(func, cst.Attribute):
-            reduced = self.masks.reduction(original_node, updated_node)
-            if reduced is not None:
-                return reduced
             owner = self.infer.of(func.value)
             if owner.is_tensor:
                 return self._method(original_node, updated_node)
@@ -108,7 +114,8 @@ class Calls(References):
         if module.startswith("einops."):  # it takes arrays of JAX too
             return updated
         if name.startswith("math.") and short in _MATH:
-            return self.filled(f"jnp.{_MATH[short]}(x)", {"x": updated.args[0].value})
+            values = {"x": updated.args[0].value}
+            return paren(fill(f"jnp.{_MATH[short]}(x)", values))
         self.problem(f"{name} of a tensor (jaxfn.host_function can run it)")
         return updated
 
@@ -132,7 +139,7 @@ class Calls(References):
                 found = updated.args[0].value
                 for arg in updated.args[1:]:
                     values = {"x": found, "y": arg.value}
-                    found = self.filled(f"jnp.{name}imum(x, y)", values)
+                    found = paren(fill(f"jnp.{name}imum(x, y)", values))
                 return found
         self.problem(f"{name}() of a tensor: {_ASKING[name]}")
         return updated
@@ -153,7 +160,7 @@ class Calls(References):
             name, short = name[:-1], short[:-1]
         core = ROWS.get(f"torch.{short}", ()) if _is_core(head) else ()
         rows = ROWS.get(name) or core
-        return self._by_rows(original, updated, name, rows, args, method=False)
+        return self._by_rows(original, updated, name, rows, args)
 
     def _check_write(self, original: Any, name: str, is_bound: bool) -> None:
         """Refuse a write that can't be a new value, or whose value has no name."""
@@ -164,6 +171,10 @@ class Calls(References):
     def _method(self, original: Any, updated: Any) -> Any:
         func, name = original.func, original.func.attr.value
         fact = self.infer.of(func.value)
+        if self._is_reduced(func.value):
+            part = updated.func.value
+            values = {"_x": part.value, "_mask": part.slice[0].slice.value}
+            return fill(f"jnp.{name}(_x, where=_mask)", values)
         receiver = CallArgument(None, "", func.value, updated.func.value, fact)
         args = [receiver, *self._given(original.args, updated.args)]
         if name in _HOST:
@@ -173,23 +184,18 @@ class Calls(References):
         if is_write_name(name):
             return self._in_place(original, updated, name, args)
         rows = ROWS.get(f"Tensor.{name}", ())
-        return self._by_rows(
-            original, updated, f"Tensor.{name}", rows, args, method=True
-        )
+        return self._by_rows(original, updated, f"Tensor.{name}", rows, args)
 
     def _in_place(
         self, original: Any, updated: Any, name: str, args: list[CallArgument]
     ) -> Any:
         self._check_write(original, f"Tensor.{name}", self.is_bound(original))
         self.written[original] = updated
-        special = _filled(name, args)
-        if special is not None:
-            return special
-        rows = ROWS.get(f"Tensor.{name}") or ROWS.get(f"Tensor.{name[:-1]}", ())
-        found = self._by_rows(
-            original, updated, f"Tensor.{name}", rows, args, method=True
-        )
-        self.check_kept(args[0].fact, [a.fact for a in args[1:]])
+        full = f"Tensor.{name}"
+        rows = ROWS.get(full) or ROWS.get(f"Tensor.{name[:-1]}", ())
+        found = self._by_rows(original, updated, full, rows, args)
+        if full not in ROWS:  # rows of writes keep the dtype
+            self.check_kept(args[0].fact, [a.fact for a in args[1:]])
         return found
 
     def _given(self, originals: Any, updateds: Any) -> list[CallArgument]:
@@ -198,13 +204,8 @@ class Calls(References):
             keyword = old.keyword.value if old.keyword is not None else None
             if old.keyword is not None and keyword == "out":
                 continue
-            of = old.value.func if isinstance(old.value, cst.Call) else old.value
-            is_part = isinstance(of, cst.Attribute)
-            owner = self.infer.of(of.value) if is_part else UNKNOWN
             fact = self.infer.of(old.value)
-            found.append(
-                CallArgument(keyword, old.star, old.value, new.value, fact, owner)
-            )
+            found.append(CallArgument(keyword, old.star, old.value, new.value, fact))
         return found
 
     def _by_rows(
@@ -214,8 +215,6 @@ class Calls(References):
         name: str,
         rows: Any,
         args: list[CallArgument],
-        *,
-        method: bool,
     ) -> Any:
         reason = ""
         if "out" in keywords(original):
@@ -227,7 +226,7 @@ class Calls(References):
             if isinstance(bound, str):
                 reason = bound
                 continue
-            found = self._bound(original, row, bound, method=method)
+            found = self._bound(original, row, bound)
             if found is not None and _runs_twice(original, found):
                 self.problem(f"{name}: an argument with side effects, read twice")
             if found is not None:
@@ -242,45 +241,22 @@ class Calls(References):
         self.problem(f"{name} with {reason}" if reason else name)
         return updated
 
-    def _bound(self, original: Any, row: Any, bound: Any, *, method: bool) -> Any:
+    def _bound(self, original: Any, row: Any, bound: Any) -> Any:
         if row.second is None:
-            return bound.expression(method=method)
+            return bound.expression()
         part = self._part(original)
         if part is not None:
             self.paired.add(original)
         if part in (0, 1):
-            return bound.expression("gives" if part == 0 else "second", method=method)
+            return bound.expression("gives" if part == 0 else "second")
         if row.pair is not None:
             return bound.expression("pair")
-        first = bound.expression("gives", method=method)
-        second = bound.expression("second", method=method)
+        first = bound.expression("gives")
+        second = bound.expression("second")
         pair = cst.Tuple([cst.Element(first), cst.Element(second)])
         if part == "both":
             return pair.with_changes(lpar=[], rpar=[])
         return pair
-
-
-def _filled(name: str, args: list[CallArgument]) -> Any:
-    """Return filling and copying, which have no equivalent without a write."""
-    values = {"x": args[0].value}
-    if len(args) > 1:
-        values["y"] = args[1].value
-    made = zeros_made(args[0].value)  # made only to be filled
-    if name == "zero_":
-        return args[0].value if made else fill("jnp.zeros_like(x)", values)
-    if name == "fill_" and len(args) == 2:
-        like, shape, dtype = made or (args[0].value, None, None)
-        if like is not None:
-            return fill("jnp.full_like(x, y)", {**values, "x": like})
-        values |= {"shape": shape, "dtype": dtype or cst.Name("float")}
-        return fill("jnp.full(shape, y, dtype)", values)
-    if name == "copy_" and len(args) >= 2:
-        one, two = args[0].fact, args[1].fact
-        same = one.shape is not None and one.shape == two.shape
-        if same and one.dtype == two.dtype and one.dtype is not None:
-            return args[1].value
-        return fill("jnp.broadcast_to(y, x.shape).astype(x.dtype)", values)
-    return None
 
 
 def _draws(name: str) -> bool:

@@ -6,28 +6,23 @@ import ast
 import builtins
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import linecache
 import re
 import sys
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.names import (
-    alias_name,
-    bound_names,
-    import_of,
-    scope_statements,
-    small_statements,
-)
 from jaxfn.torch._translate.syntax import cst, metadata
 
 # LibCST needs a blank in `assert(x)`, because the parentheses may go.
 _TIGHT = re.compile(r"(?m)\b(assert|return|if|while|not|and|or|in|is|else)\(")
+_DEFS = (cst.FunctionDef, cst.ClassDef)
 _KEPT = {"numpy", "scipy", "jax", "jaxfn", "einops"}
 
 
@@ -64,16 +59,69 @@ def _positions(tree: Any) -> Mapping[Any, Any]:
     return wrapper.resolve(metadata.PositionProvider)
 
 
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """A name that an import binds.
+
+    Attributes:
+        module: The module.
+        inner: The name in the module; None if the module itself is bound.
+        alias: The name after `as`.
+    """
+
+    module: str
+    inner: str | None
+    alias: str | None
+
+    @property
+    def name(self) -> str:
+        """The name that it binds."""
+        return self.alias or self.inner or self.module.split(".")[0]
+
+    @property
+    def full(self) -> str:
+        """The full name of what it binds."""
+        if self.inner is not None:
+            return f"{self.module}.{self.inner}"
+        return self.module if self.alias is not None else self.name
+
+
+@functools.lru_cache(maxsize=16)
+def _imports(text: str, package: str) -> list[tuple[Import, bool]]:
+    """Return the imports of a file, and whether each is one of a function."""
+    found = []
+    tree = ast.parse(text)
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    inner = {n for function in functions for n in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            new = [Import(a.name, None, a.asname) for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            try:
+                module = importlib.util.resolve_name(module, package)
+            except ImportError:  # it would fail there too
+                continue
+            new = [Import(module, a.name, a.asname) for a in node.names]
+        else:
+            continue
+        found += [(each, node in inner) for each in new]
+    return found
+
+
 class SourceFile:
-    """A file: its tree, the names of its top level, and the module's namespace."""
+    """A file: its tree, its imports, and the module's namespace."""
 
     def __init__(self, name: str, namespace: Mapping[str, Any], text: str) -> None:
-        self.name, self.namespace, self.text = name, namespace, text
+        self.name, self.namespace = name, namespace
         self.tree = _parsed(text)
-        self.tops: dict[str, list[Any]] = {}
-        for statement in scope_statements(self.tree.body):
-            for bound in bound_names(statement):
-                self.tops.setdefault(bound, []).append(statement)
+        package = namespace.get("__package__")
+        package = package if isinstance(package, str) else name.rpartition(".")[0]
+        self._imports: dict[str, list[Import]] = {}
+        for found, is_inner in _imports(text, package):
+            # Only the top of a file binds the names of the module.
+            if not (is_inner and found.name in namespace):
+                self._imports.setdefault(found.name, []).append(found)
 
     @property
     def file(self) -> str:
@@ -90,49 +138,52 @@ class SourceFile:
     def definition(self, path: tuple[str, ...]) -> Any:
         """Return the last definition with these names, or None."""
         found: Any = None
-        body: Any = self.tree.body
+        body: Any = self.tree
         for name in path:
-            options = [s for s in scope_statements(body) if name in set(bound_names(s))]
-            defs = [
-                s for s in options if isinstance(s, (cst.FunctionDef, cst.ClassDef))
-            ]
+            options = [s for s in _statements(body) if name in _bound_by(s)]
+            defs = [s for s in options if isinstance(s, _DEFS)]
             if not options:
                 return None
             found = (defs or options)[-1]
-            body = getattr(getattr(found, "body", None), "body", ())
+            body = found.body if isinstance(found, _DEFS) else found
         return found
 
-    def imports(self, name: str) -> tuple[str, str | None] | None:
-        """Return the module, and the name in it, that an import binds to a name."""
-        for statement in self.tops.get(name, ()):
-            for small in small_statements(statement):
-                found = import_of(small, name, self._package())
-                if found is not None:
-                    return found
-        return None
+    def aliases(self, classes: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return other names of classes of it: `square = Square.apply`."""
+        owners = {n: getattr(x, "__self__", None) for n, x in self.namespace.items()}
+        names = [n for n, owner in owners.items() if any(owner is c for c in classes)]
+        return [(self, (n,), self.namespace[n]) for n in names]
 
-    def statement(self, name: str) -> Any:
-        """Return the import that binds a name, as a statement for it alone."""
-        smalls = [s for top in self.tops.get(name, ()) for s in small_statements(top)]
-        for small in sorted(smalls, key=lambda s: not self._has_run(s, name)):
-            if import_of(small, name, self._package()) is not None:
-                kept = [a for a in small.names if alias_name(a) == name]
-                only = kept[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-                changes: dict[str, Any] = {"names": [only]}
-                if isinstance(small, cst.ImportFrom):
-                    changes |= {"lpar": None, "rpar": None}
-                return cst.SimpleStatementLine([small.with_changes(**changes)])
-        return None
+    def import_of(self, name: str) -> Import | None:
+        """Return the import that binds a name; of several, the one that has run."""
+        found = self._imports.get(name, [])
+        return next(iter([*filter(self._has_run, found), *found]), None)
 
-    def _has_run(self, small: Any, name: str) -> bool:
-        """Return whether it is the import that has bound a name, of several."""
-        module, inner = import_of(small, name, self._package()) or ("", None)
-        found = getattr(sys.modules.get(module), inner or "", None)
-        return inner is not None and found is self.namespace.get(name)
+    def _has_run(self, found: Import) -> bool:
+        value = getattr(sys.modules.get(found.module), found.inner or "", None)
+        return found.inner is not None and value is self.namespace.get(found.name)
 
-    def _package(self) -> str:
-        found = self.namespace.get("__package__")
-        return found if isinstance(found, str) else self.name.rpartition(".")[0]
+
+def _statements(node: Any) -> Iterator[Any]:
+    """Yield the statements of a block, and of inner blocks without a scope."""
+    for child in node.children:
+        if isinstance(child, (cst.SimpleStatementLine, *_DEFS)):
+            yield child
+        elif not isinstance(child, cst.BaseExpression):
+            yield from _statements(child)
+
+
+def _bound_by(statement: Any) -> list[str]:
+    """Return the names that a definition, or an assignment to names, binds."""
+    if isinstance(statement, _DEFS):
+        return [statement.name.value]
+    targets = []
+    for small in statement.body:
+        if isinstance(small, cst.Assign):
+            targets += [target.target for target in small.targets]
+        elif isinstance(small, cst.AnnAssign):
+            targets.append(small.target)
+    return [target.value for target in targets if isinstance(target, cst.Name)]
 
 
 class SourceFiles:
@@ -187,38 +238,52 @@ class SourceFiles:
         if root not in source.namespace:
             if hasattr(builtins, root):
                 return Referent("builtin", root, value=getattr(builtins, root)), 1
-            found = self._of_import(source, root, parts)
-            return found or (Referent("lost", root), 1)
-        value, n, owner = source.namespace[root], 1, (source, root)
+            return self._of_import(source, parts)
+        value, n = source.namespace[root], 1
         if isinstance(value, types.ModuleType) and _is_kept(value.__name__):
             return Referent("import", root, source, value=value), 1
-        full = _full_name(self, source, root)
+        place, full = self._followed(source, f"{source.name}.{root}")
         while n < len(parts) and isinstance(value, types.ModuleType):
             if not hasattr(value, parts[n]):
                 break
-            owner = (self.module(value.__name__), parts[n])
-            full = f"{value.__name__}.{parts[n]}"
+            full, is_torchs = f"{value.__name__}.{parts[n]}", _is_torch(value.__name__)
+            owner = None if is_torchs else self.module(value.__name__)
+            place, full = self._followed(owner, full)
             value = getattr(value, parts[n])
             n += 1
-        if full.split(".")[0] == "torch":
+        if _is_torch(full):
             if value is torch.Tensor and n < len(parts):  # a method, as a function
                 full, value = f"{full}.{parts[n]}", getattr(value, parts[n], None)
                 n += 1
             return Referent("torch", full, value=value), n
-        return self._defined(source, full, value, n, owner, parts)
+        is_module = isinstance(value, types.ModuleType)
+        if _is_kept(value.__name__ if is_module else full):
+            return Referent("import", root, source, value=value), 1
+        if is_module:
+            return Referent("lost", root, source, value=value), 1
+        return self._defined(place, full, value, n, parts)
 
-    def _of_import(
-        self, source: SourceFile, root: str, parts: list[str]
-    ) -> tuple[Referent, int] | None:
+    def _of_import(self, source: SourceFile, parts: list[str]) -> tuple[Referent, int]:
         """Return the meaning of a name that only type checkers import."""
-        imported = source.imports(root)
-        if imported is None:
-            return None
-        module, name = imported
-        full = module if name is None else f"{module}.{name}"
-        if full.split(".")[0] == "torch":
-            return Referent("torch", ".".join([full, *parts[1:]])), len(parts)
-        return (Referent("import", root, source), 1) if _is_kept(module) else None
+        found = source.import_of(parts[0])
+        if found is not None and _is_torch(found.full):
+            return Referent("torch", ".".join([found.full, *parts[1:]])), len(parts)
+        is_kept = found is not None and _is_kept(found.module)
+        return Referent("import" if is_kept else "lost", parts[0], source), 1
+
+    def _followed(
+        self, place: SourceFile | None, full: str
+    ) -> tuple[SourceFile | None, str]:
+        """Return the file that defines a name of a file, and its full name."""
+        for _ in range(20):
+            name = full.rpartition(".")[2]
+            found = None if place is None else place.import_of(name)
+            if found is None:
+                break
+            full = found.full
+            outside = found.inner is None or _is_torch(full) or _is_kept(full)
+            place = None if outside else self.module(found.module)
+        return place, full
 
     def _closed(self, source: SourceFile, name: str, value: Any) -> Referent:
         if not isinstance(value, (types.FunctionType, type)):
@@ -231,57 +296,26 @@ class SourceFiles:
 
     def _defined(
         self,
-        source: SourceFile,
+        place: SourceFile | None,
         full: str,
         value: Any,
         n: int,
-        owner: tuple[SourceFile | None, str],
         parts: list[str],
     ) -> tuple[Referent, int]:
-        """Follow imports to the file that defines a name."""
-        place, name = owner
-        kept = Referent("import", parts[0], source, value=value), 1
-        for _ in range(20):
-            imported = None if place is None else place.imports(name)
-            if imported is None:
-                break
-            module, inner = imported
-            if _is_kept(module):
-                return kept
-            if inner is None:
-                break
-            place, name = self.module(module), inner
-        if isinstance(value, types.ModuleType):
-            lost = Referent("lost", parts[0], source, value=value), 1
-            return kept if _is_kept(value.__name__) else lost
-        if place is not None and _is_kept(place.name):
-            return kept
-        if place is None or place.definition((name,)) is None:
-            return Referent("lost", full, value=value), n
-        path: tuple[str, ...] = (name,)
+        """Return the definition that a name means, or a member of a module."""
+        path: tuple[str, ...] = (full.rpartition(".")[2],)
         if isinstance(value, type) and issubclass(value, torch.nn.Module):
             # A module itself can't be carried over, only its members.
-            if n >= len(parts) or place.definition((name, parts[n])) is None:
+            if n >= len(parts):
                 return Referent("lost", full, value=value), n
-            path, value, n = (name, parts[n]), getattr(value, parts[n]), n + 1
+            path, value, n = (*path, parts[n]), getattr(value, parts[n], None), n + 1
+        if place is None or place.definition(path) is None:
+            return Referent("lost", full, value=value), n
         return Referent("unit", path[-1], place, path, value), n
 
 
-def _full_name(library: SourceFiles, source: SourceFile, name: str) -> str:
-    """Return the name that imports give: "torch.nn.functional" for `F`."""
-    place: SourceFile | None = source
-    for _ in range(20):
-        imported = None if place is None else place.imports(name)
-        if imported is None:
-            break
-        module, inner = imported
-        if inner is None:
-            return module
-        full = f"{module}.{inner}"
-        if full in sys.modules or module.split(".")[0] == "torch":
-            return full
-        place, name = library.module(module), inner
-    return f"{place.name if place else ''}.{name}"
+def _is_torch(name: str) -> bool:
+    return name.split(".")[0] == "torch"
 
 
 def _is_kept(module: str) -> bool:
@@ -304,12 +338,3 @@ def key_of(target: Referent) -> Any:
     """Return the key of the unit that a name means."""
     assert target.source is not None
     return target.source.name, target.path
-
-
-def literal(value: Any) -> str | None:
-    """Return the text of a constant, or None if it is none."""
-    text = repr(value)
-    try:
-        return text if ast.literal_eval(text) == value else None
-    except (ValueError, SyntaxError):
-        return None

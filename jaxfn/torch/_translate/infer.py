@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.names import NameUses, Scopes, cst_params
+from jaxfn.torch._translate.names import cst_params
 from jaxfn.torch._translate.observed import TENSOR, UNKNOWN, ExprType, Observations
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import DTYPES, ROWS
 from jaxfn.torch._translate.units import Unit
 
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
+_SIZE = ExprType("seq", "Size")
 _BUSY = ExprType("busy")  # inference is under way: a name is bound to itself
 _TENSORS = ("torch.Tensor", "torch.LongTensor")
 _RULES = ("backward", "vjp")
@@ -28,8 +29,6 @@ class Inference:
 
     def __init__(self, unit: Unit, facts: Observations) -> None:
         self._unit, self._facts = unit, facts
-        self._scopes = Scopes()
-        unit.node.visit(self._scopes)
         self._busy: set[Any] = set()
 
     def of(self, node: Any) -> ExprType:
@@ -46,18 +45,6 @@ class Inference:
             self._busy.discard(node)
         return UNKNOWN if found.kind == "busy" and not self._busy else found
 
-    def target(self, node: Any) -> Any:
-        """Return the meaning of a name that is not local."""
-        return self._unit.references.get(node)
-
-    def function(self, node: Any) -> Any:
-        """Return the function around a node."""
-        return self._scopes.around.get(node)
-
-    def binds(self, function: Any, name: str) -> bool:
-        """Return whether a function binds a name, as a parameter or otherwise."""
-        return bool(self._scopes.names.get(function, {}).get(name, NameUses()).stores)
-
     # ---- from the text
 
     def _guess(self, node: Any) -> ExprType:
@@ -73,10 +60,9 @@ class Inference:
         if isinstance(node, cst.BinaryOperation):
             return self._either(node.left, node.right)
         guess = {
-            cst.Name: self._name,
             cst.UnaryOperation: self._unary,
             cst.Comparison: self._comparison,
-            cst.IfExp: self._if,
+            cst.Name: self._name,
             cst.Attribute: self._attribute,
             cst.Subscript: self._subscript,
             cst.Call: self._call,
@@ -84,16 +70,8 @@ class Inference:
         return UNKNOWN if guess is None else guess(node)
 
     def _unary(self, node: Any) -> ExprType:
-        inner = self.of(node.expression)
-        if inner.kind == "busy":
-            return inner
-        if isinstance(node.operator, cst.Not):
-            return ExprType("bool")
-        if isinstance(node.operator, cst.Minus) and isinstance(
-            inner.value, (int, float)
-        ):
-            return ExprType(inner.kind, value=-inner.value)
-        return ExprType(inner.kind)
+        is_not = isinstance(node.operator, cst.Not)
+        return ExprType("bool") if is_not else self._either(node.expression)
 
     def _comparison(self, node: Any) -> ExprType:
         plain = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
@@ -101,10 +79,6 @@ class Inference:
             return ExprType("bool")
         found = self._either(node.left, *(c.comparator for c in node.comparisons))
         return found if found.kind in ("tensor", "unknown") else ExprType("bool")
-
-    def _if(self, node: Any) -> ExprType:
-        one, two = self.of(node.body), self.of(node.orelse)
-        return ExprType(one.kind) if one.kind == two.kind else UNKNOWN
 
     def _either(self, *nodes: Any) -> ExprType:
         kinds = [self.of(n).kind for n in nodes]
@@ -124,37 +98,25 @@ class Inference:
             return ExprType(_CONSTANTS[name])
         if node in self._unit.references:
             return self._reference(self._unit.references[node])
-        function = self.function(node)
-        while function is not None:
-            uses = self._scopes.names.get(function, {}).get(name)
-            if uses is not None and uses.stores:
-                return self._uses(uses, function, node)
-            function = self._scopes.around.get(function)
-        return UNKNOWN
+        return self._variable(node)
 
-    def _uses(self, uses: NameUses, function: Any, node: Any) -> ExprType:
+    def _variable(self, node: Any) -> ExprType:
         """Return the type of a name, from other uses or from what it is bound to."""
-        seen = [self._facts.of(n) for n in uses.loads]
+        names = self._unit.names
+        seen = [self._facts.of(n) for n in names.uses(node)]
         seen = [f for f in seen if f.kind != "unknown"]
         if not seen:
-            seen = [self._stored(store, function, node.value) for store in uses.stores]
+            seen = [self._bound(*names.value(b)) for b in names.bindings(node)]
         seen = [f for f in seen if f.kind != "busy"]
-        kinds = {f.kind for f in seen}
-        if len(kinds) != 1:
-            return UNKNOWN
-        ndims = {f.ndim for f in seen}
-        only = seen[0] if len({f.shapes for f in seen}) == 1 else ExprType(seen[0].kind)
-        if len(ndims) > 1:
-            return ExprType(seen[0].kind)
-        return dataclasses.replace(only, dense=all(f.dense for f in seen))
+        found = functools.reduce(ExprType.joined, seen) if seen else UNKNOWN
+        return UNKNOWN if found.kind == "mixed" else found
 
-    def _stored(self, store: Any, function: Any, name: str) -> ExprType:
-        kind, value = store
-        if kind == "param":
-            return self._param(value, function)
-        if kind == "value":
+    def _bound(self, how: str, value: Any) -> ExprType:
+        if how == "param":
+            return self._param(value, self._unit.names.function(value))
+        if how == "value":
             return self.of(value)
-        return TENSOR if kind == "item" and _is_saved(value) else UNKNOWN
+        return TENSOR if how == "item" and _is_saved(value) else UNKNOWN
 
     def _param(self, param: Any, function: Any) -> ExprType:
         annotation = param.annotation
@@ -165,27 +127,18 @@ class Inference:
                 return TENSOR
             if text in ("int", "float", "bool", "str"):
                 return ExprType(text)
-        own = self._unit.is_function_class and function.name.value in _RULES
-        first = [p.name.value for p in cst_params(function.params)][:2]
-        skipped = 2 if first[:1] == ["cls"] else 1
-        if own and param.name.value not in first[:skipped] and not _is_star(param):
-            return TENSOR
-        return UNKNOWN
+        if not self._unit.is_function_class or function is None:
+            return UNKNOWN
+        params = cst_params(function.params)
+        skipped = 2 if params and params[0].name.value == "cls" else 1
+        is_gradient = function.name.value in _RULES and param in params[skipped:]
+        return TENSOR if is_gradient and param.star not in ("*", "**") else UNKNOWN
 
     def _reference(self, target: Any) -> ExprType:
         if target.kind == "torch":
             name = target.name.rpartition(".")[2]
             return _DTYPE if name in DTYPES or _is_dtype(target) else UNKNOWN
-        if target.kind in ("unit", "value", "import"):
-            return self._constant(target.value)
-        return UNKNOWN
-
-    def _constant(self, value: Any) -> ExprType:
-        """Return the type of a constant of a module or a closure."""
-        for kind in (bool, int, float, str):
-            if isinstance(value, kind):
-                return ExprType(kind.__name__, value=value)
-        return TENSOR if isinstance(value, torch.Tensor) else UNKNOWN
+        return TENSOR if isinstance(target.value, torch.Tensor) else UNKNOWN
 
     def _attribute(self, node: Any) -> ExprType:
         target = self._unit.references.get(node)
@@ -195,14 +148,11 @@ class Inference:
             return _SEQ
         if node.attr.value == "dtype":
             return _DTYPE
-        owner = self._unit.references.get(node.value)
-        if owner is not None and owner.kind == "import":
-            return self._constant(getattr(owner.value, node.attr.value, None))
         if self.of(node.value).is_tensor:
             name = node.attr.value
             if name in ("T", "mT", "H", "mH", "real", "imag", "data"):
                 return TENSOR
-            return {"shape": _SEQ, "dtype": _DTYPE, "ndim": _INT}.get(
+            return {"shape": _SIZE, "dtype": _DTYPE, "ndim": _INT}.get(
                 name, ExprType("device") if name == "device" else UNKNOWN
             )
         return UNKNOWN
@@ -217,13 +167,21 @@ class Inference:
 
     def _call(self, node: Any) -> ExprType:
         """Return a tensor for a function or method whose rows are elementwise."""
-        target = self._unit.references.get(node.func)
-        is_method = isinstance(node.func, cst.Attribute) and target is None
-        name = target.name if target is not None and target.kind == "torch" else ""
-        if is_method and self.of(node.func.value).is_tensor:
-            name = f"Tensor.{node.func.attr.value}"
-        rows = ROWS.get(name, ())
-        return TENSOR if rows and all(row.elementwise for row in rows) else UNKNOWN
+        return TENSOR if is_elementwise(self.name(node)) else UNKNOWN
+
+    def name(self, call: Any) -> str:
+        """Return the name in the table that a call has; empty if it has none."""
+        func, target = call.func, self._unit.references.get(call.func)
+        if target is not None:
+            return target.name if target.kind == "torch" else ""
+        is_method = isinstance(func, cst.Attribute) and self.of(func.value).is_tensor
+        return f"Tensor.{func.attr.value}" if is_method else ""
+
+
+def is_elementwise(name: str) -> bool:
+    """Return whether all rows of a name are elementwise."""
+    rows = ROWS.get(name, ())
+    return bool(rows) and all(row.elementwise for row in rows)
 
 
 def widens(facts: Sequence[ExprType], wanted: str | None) -> bool:
@@ -247,7 +205,3 @@ def _is_saved(node: Any) -> bool:
 
 def _is_dtype(target: Any) -> bool:
     return type(target.value).__name__ == "dtype"
-
-
-def _is_star(param: Any) -> bool:
-    return param.star not in ("", None) and isinstance(param.star, str)

@@ -24,14 +24,12 @@ class ExprType:
         dtype: Dtype of the tensor.
         shapes: Shapes of the tensor, in all runs.
         value: Value of a number, if it was the same in all runs.
-        dense: Whether the tensor was always contiguous.
     """
 
     kind: str
     dtype: str | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
     value: Any = None
-    dense: bool = False
 
     def __str__(self) -> str:
         if self.kind in ("tensor", "array"):
@@ -65,7 +63,6 @@ class ExprType:
             self.dtype if self.dtype == other.dtype else None,
             shapes[:8],
             self.value if self.value == other.value else None,
-            self.dense and other.dense,
         )
 
 
@@ -128,7 +125,7 @@ class Observations:
 def fact(value: Any) -> ExprType:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        return ExprType("tensor", dtype, (tuple(value.shape),), dense=_is_dense(value))
+        return ExprType("tensor", dtype, (tuple(value.shape),))
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         value = value.item()
     for kind in (bool, int, float, complex, str):
@@ -139,7 +136,8 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, (tuple, list)):
         numbers = all(isinstance(x, (int, float)) for x in value)
         found = tuple(value) if numbers else None
-        return ExprType("seq", value=found)
+        dtype = "Size" if isinstance(value, torch.Size) else None
+        return ExprType("seq", dtype, value=found)
     is_scalar_type = isinstance(value, type) and issubclass(value, np.generic)
     if isinstance(value, (torch.dtype, np.dtype)) or is_scalar_type:
         return ExprType("dtype")
@@ -148,15 +146,3 @@ def fact(value: Any) -> ExprType:
     if isinstance(value, np.ndarray):
         return ExprType("array", str(value.dtype), (tuple(value.shape),))
     return ExprType("callable" if callable(value) else "other")
-
-
-def _is_dense(x: Any) -> bool:
-    """Return whether the elements are in order, for other sizes than 1 too."""
-    if x.layout is not torch.strided:
-        return False
-    step = 1
-    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
-        if stride != step:
-            return False
-        step *= max(size, 1)
-    return True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
-import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn.torch._base import from_numpy, to_jax, torch
+from jaxfn.torch._base import from_numpy, torch
 from jaxfn.torch._compare import CompareReport, OriginalError, compare
 from jaxfn.torch._translate.files import SourceFile
-from jaxfn.torch._translate.names import ValuesOnly
-from jaxfn.torch._translate.syntax import Unparen, codemod, cst, dotted, visitors
-from jaxfn.torch._translate.units import Unit
+from jaxfn.torch._translate.syntax import Unparen, codemod, cst, visitors
+from jaxfn.torch._translate.units import Unit, in_order
 
 _OURS = {
     "jax": ("jax",),
@@ -30,29 +29,25 @@ _OURS = {
 
 def assembled(
     main: SourceFile,
-    parts: Sequence[tuple[Unit, Sequence[Any]]],
-    constants: Mapping[str, str],
+    parts: Mapping[Any, tuple[Unit, Sequence[Any]]],
     *,
     whole: bool,
 ) -> str:
     """Return the text of the translation."""
     body: list[Any] = []
-    for _, statements in _in_file_order(main, parts):
-        for statement in statements:
+    units = [unit for unit, _ in parts.values()]
+    # In the order of the file, if nothing else is needed before.
+    units.sort(key=lambda u: (u.source.name == main.name, u.source.name, u.place))
+    for unit in in_order({unit.key: unit for unit in units}):
+        for statement in parts[unit.key][1]:
             before = body[-1] if body else None
             body.append(_spaced(statement, before, whole=whole))
     body = [statement.visit(Unparen()) for statement in body]
-    used = _names(body)
-    lines = [
-        cst.parse_statement(f"{name} = {text}")
-        for name, text in constants.items()
-        if name in used
-    ]
+    text = cst.Module(body).code
+    used = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
     head = _docstring(main) if whole else []
-    if lines:
-        lines[0] = lines[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    tree = cst.Module(body=[*head, *lines, *body], header=_header(main))
-    tree = _with_imports(tree, [unit for unit, _ in parts], used)
+    tree = cst.Module(body=[*head, *body], header=_header(main))
+    tree = _with_imports(tree, units, used)
     return tree.code.lstrip("\n")
 
 
@@ -61,48 +56,15 @@ def _header(main: SourceFile) -> list[Any]:
     header = list(main.tree.header)
     while header and header[-1].comment is None:
         header.pop()
-    kept = [line for line in header if line.comment is None or not _is_magic(line)]
+    texts = {x: x.comment.value if x.comment else "" for x in header}
+    kept = [x for x, text in texts.items() if not text.startswith(("#!", "# -*-"))]
     return [*kept, cst.EmptyLine(indent=False)] if kept else []
-
-
-def _is_magic(line: Any) -> bool:
-    return line.comment.value.startswith(("#!", "# -*-"))
 
 
 def _docstring(main: SourceFile) -> list[Any]:
     if main.tree.get_docstring() is None:
         return []
     return [main.tree.body[0].with_changes(leading_lines=[])]
-
-
-def _in_file_order(
-    main: SourceFile, parts: Sequence[tuple[Unit, Sequence[Any]]]
-) -> list[tuple[Unit, Sequence[Any]]]:
-    """Sort the parts: files that are used come before those that use them."""
-    order: dict[str, int] = {}
-    by_key = {unit.key: unit for unit, _ in parts}
-
-    def add(unit: Unit, path: tuple[str, ...]) -> None:
-        name = unit.source.name
-        if name in order or name in path:
-            return
-        for other, _ in parts:
-            if other.source.name == name:
-                for key in other.uses:
-                    if key in by_key:
-                        add(by_key[key], (*path, name))
-        order[name] = len(order)
-
-    for unit, _ in parts:
-        if unit.source.name != main.name:
-            add(unit, (main.name,))
-    order[main.name] = len(order)
-    return sorted(parts, key=lambda p: (order[p[0].source.name], _place(p[0])))
-
-
-def _place(unit: Unit) -> int:
-    node: Any = unit.source.definition(unit.path)
-    return unit.source.line(node)
 
 
 def _spaced(statement: Any, before: Any, *, whole: bool) -> Any:
@@ -136,35 +98,11 @@ def _with_imports(tree: Any, units: Sequence[Unit], used: set[str]) -> Any:
         add(*_OURS[name])
     for unit in units:
         for target in unit.references.values():
-            found = (
-                unit.source.statement(target.name) if target.kind == "import" else None
-            )
-            if found is None or target.name not in used or target.name in _OURS:
-                continue
-            small = found.body[0]
-            alias = small.names[0]
-            parts = alias.evaluated_name, alias.evaluated_alias
-            if isinstance(small, cst.ImportFrom):
-                add(".".join(dotted(small.module) or ()), *parts)
-            else:
-                add(parts[0], None, parts[1])
+            name = target.name if target.kind == "import" else ""
+            found = unit.source.import_of(name)
+            if found is not None and name in used and name not in _OURS:
+                add(found.module, found.inner, found.alias)
     return visitors.AddImportsVisitor(context).transform_module(tree)
-
-
-class _Names(ValuesOnly, cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def visit_Name(self, node: Any) -> None:
-        self.found.add(node.value)
-
-
-def _names(body: Sequence[Any]) -> set[str]:
-    names = _Names()
-    for statement in body:
-        statement.visit(names)
-    return names.found
 
 
 Progress = Callable[[int, int, str], None]
@@ -178,16 +116,15 @@ def as_torch(args: Sequence[Any]) -> list[Any]:
     ]
 
 
-def load(source: str, name: str = "translated") -> Any:
+def load(source: str) -> Any:
     """Return the translation as a module."""
-    module, before = types.ModuleType(name), sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses look up their module when they are defined
+    module = types.ModuleType("__jaxfn_translation__")
+    # Dataclasses look up their module when they are defined.
+    sys.modules[module.__name__] = module
     try:
-        exec(compile(source, f"<{name}>", "exec"), vars(module))
+        exec(compile(source, f"<{module.__name__}>", "exec"), vars(module))
     finally:
-        del sys.modules[name]
-        if before is not None:
-            sys.modules[name] = before
+        del sys.modules[module.__name__]
     return module
 
 
@@ -220,46 +157,10 @@ def _port(source: str, cls: Any) -> Callable[..., Any]:
     return port
 
 
-def is_user_object(value: Any) -> bool:
-    """Return whether it is callable, of a user's class, and has only values.
-
-    A module is none, nor is an object that has other objects: they may compute too.
-    """
-    cls = type(value)
-    package = cls.__module__.split(".")[0]
-    known = package in ("builtins", "torch", "numpy", "scipy", "functools", "jax")
-    called = inspect.isfunction(inspect.getattr_static(cls, "__call__", None))
-    if known or not called or isinstance(value, torch.nn.Module):
-        return False
-    return hasattr(value, "__dict__") and all(map(_is_value, vars(value).values()))
-
-
-def _is_value(x: Any) -> bool:
-    if isinstance(x, (tuple, list)):
-        return all(map(_is_value, x))
-    return x is None or isinstance(x, (bool, int, float, complex, str, torch.Tensor))
-
-
-def of_class(
-    x: Any, cls: type, converted: Callable[[Any], Any] = lambda value: value
-) -> Any:
-    """Return the same object, as an instance of another version of its class."""
-    made = object.__new__(cls)
-    for name, value in vars(x).items():
-        object.__setattr__(made, name, converted(value))
-    return made
-
-
-def _array(x: Any) -> Any:
-    return to_jax(x) if isinstance(x, torch.Tensor) else x
-
-
 def _as_jax(x: Any, module: Any) -> Any:
     """Return the translation's version of an argument."""
     if hasattr(x, "__code__"):
         return getattr(module, x.__name__, x)
-    if is_user_object(x) and hasattr(module, type(x).__name__):
-        return of_class(x, getattr(module, type(x).__name__), _array)
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         made = getattr(module, type(x).__name__, type(x))
         return made(*[_as_jax(y, module) for y in x])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.base import Rewriting
-from jaxfn.torch._translate.files import Referent, key_of, literal
-from jaxfn.torch._translate.memory import bound_by
-from jaxfn.torch._translate.names import members, stored_names
+from jaxfn.torch._translate.files import Referent, key_of
 from jaxfn.torch._translate.runs import is_compiler
-from jaxfn.torch._translate.syntax import code, cst, find
+from jaxfn.torch._translate.syntax import code, cst, fill, find, paren
 from jaxfn.torch._translate.table import ATTRIBUTES, DTYPES, ROWS
 from jaxfn.torch._translate.units import Unit
 
@@ -21,6 +20,7 @@ _VALUES = {
     "torch.inf": "jnp.inf",
     "torch.nan": "jnp.nan",
     "torch.Tensor": "jax.Array",
+    "torch.autograd.Variable": "jax.Array",
     "torch.dtype": "jnp.dtype",
     "torch.Size": "tuple",
     "torch.autograd.Function": "jaxfn.Function",
@@ -28,20 +28,22 @@ _VALUES = {
     "torch.autograd.function.InplaceFunction": "jaxfn.InplaceFunction",
     "torch.autograd.function.NestedIOFunction": "jaxfn.NestedIOFunction",
     "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
+    "torch.autograd.function.BackwardCFunction": "jaxfn.BackwardCFunction",
 }
 _LONG = {"float": "float32", "double": "float64", "half": "float16", "int": "int32"}
 _LONG |= {"long": "int64", "short": "int16", "cfloat": "complex64"}
 _LONG |= {"cdouble": "complex128"}
 _TENSORS = {"data", "is_cuda", "requires_grad", "is_leaf", "grad"}
-_SAVE = "ctx.save_for_backward"
+_LOST = {
+    "value": "which the class closes over: pass it to apply",
+    "lost": "whose text can't be carried over",
+}
+_NUMBER = re.compile(r"True|False|-?[\d.]+(e[+-]?\d+)?")
 PAIRS = ("values", "indices")
 
 
 class References(Rewriting):
     """A transformer of names and attributes."""
-
-    def visit_Call(self, node: Any) -> None:
-        self.masks.plan_reduction(node)
 
     def is_passed_over(self, node: Any) -> bool:
         """Return whether it is written to, or has no meaning in JAX."""
@@ -52,30 +54,8 @@ class References(Rewriting):
             return around.target is node
         if isinstance(around, cst.Arg) and _is_meaningless(around):
             call = self.parents[around]
-            return isinstance(call, cst.Call) and self.is_torchs(call.func)
-        if isinstance(around, cst.Attribute):
-            node, around = around, self.parents.get(around)
-        asks = isinstance(around, cst.Comparison) and around.left is node
-        return asks and self.is_device_type(around)
-
-    def is_device_type(self, node: Any) -> bool:
-        """Return whether it is `x.device.type == "cuda"`, or the like."""
-        left, only = node.left, node.comparisons[0]
-        if len(node.comparisons) > 1 or not isinstance(left, cst.Attribute):
-            return False
-        return (
-            left.attr.value == "type"
-            and self.infer.of(left.value).kind == "device"
-            and isinstance(only.operator, (cst.Equal, cst.NotEqual))
-            and isinstance(only.comparator, cst.SimpleString)
-        )
-
-    def is_torchs(self, func: Any) -> bool:
-        """Return whether it is a function of torch, or a method of a tensor."""
-        target = self.unit.references.get(func)
-        if target is not None:
-            return target.kind == "torch"
-        return isinstance(func, cst.Attribute) and self.infer.of(func.value).is_tensor
+            return isinstance(call, cst.Call) and bool(self.infer.name(call))
+        return False
 
     def leave_Name(self, original_node: Any, updated_node: Any) -> Any:
         return self._named(original_node, updated_node)
@@ -92,9 +72,12 @@ class References(Rewriting):
         if self.is_called(original_node) or self.is_passed_over(original_node):
             return updated
         owner = self.infer.of(original_node.value)
+        around: Any = self.parents.get(original_node)
         if owner.is_tensor:
             return self._attribute(original_node, updated, name)
-        if self.infer.of(original_node.value).kind == "device":
+        if owner.kind == "device":
+            if name == "type" and isinstance(around, cst.Comparison):
+                return cst.SimpleString('"cpu"')
             self.problem(f"{code(original_node)}: JAX has other devices")
         if name in _TENSORS and self._is_doubtful(original_node):
             self.problem(
@@ -102,14 +85,6 @@ class References(Rewriting):
                 "be a tensor (give arguments that reach this line)"
             )
         return updated
-
-    def leave_DictElement(self, original_node: Any, updated_node: Any) -> Any:
-        """Let keys be what `x.dtype` is: `jnp.float32` itself is a class."""
-        target = self.unit.references.get(original_node.key)
-        if type(getattr(target, "value", None)).__name__ != "dtype":
-            return updated_node
-        key = cst.parse_expression(f"jnp.dtype({code(updated_node.key)})")
-        return updated_node.with_changes(key=key)
 
     def _is_doubtful(self, node: Any) -> bool:
         """Return whether it could be an attribute of a tensor."""
@@ -133,30 +108,35 @@ class References(Rewriting):
         if template is None:
             self.problem(f"Tensor.{name}")
             return updated
-        return self.filled(template, {"x": updated.value})
+        return paren(fill(template, {"x": updated.value}))
 
     def _requires_grad(self, original: Any, updated: Any) -> Any:
-        i = self._position(original.value)
-        if i is None:
-            self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
-            return updated
-        return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
+        """Ask ctx for an argument of forward; JAX does not know it of others."""
+        names, x = self.unit.names, self._before_saved(original.value)
+        bound = names.bindings(x) if isinstance(x, cst.Name) else []
+        forward = names.function(bound[0]) if len(bound) == 1 else None
+        is_rule = forward is not None and forward.name.value == "forward"
+        params = list(forward.params.params) if forward is not None else []
+        has_ctx = [p.name.value for p in params[:1]] == ["ctx"]
+        is_rule = is_rule and self.unit.is_function_class
+        if is_rule and has_ctx and bound[0] in params:
+            i = params.index(bound[0]) - 1
+            return cst.parse_expression(f"ctx.needs_input_grad[{i}]")
+        self.problem("Tensor.requires_grad: JAX has ctx.needs_input_grad alone")
+        return updated
 
-    def _position(self, node: Any) -> int | None:
-        """Return which argument of forward a name is, there or after it was saved."""
-        function = self.infer.function(node)
-        forward = members(self.unit.node).get("forward")
-        known = self.unit.is_function_class and isinstance(node, cst.Name)
-        if function is None or forward is None or not known:
-            return None
-        name = node.value
-        if function is not forward:
-            name = _saved_as(function, forward, name)
-        names = [p.name.value for p in forward.params.params]
-        skipped = 2 if names[:1] == ["cls"] else 1
-        if names[skipped - 1 : skipped] != ["ctx"] or name not in names[skipped:]:
-            return None
-        return names.index(name) - skipped
+    def _before_saved(self, x: Any) -> Any:
+        """Return what forward has saved, for a name that a rule unpacks."""
+        names, calls = self.unit.names, find(self.unit.node, cst.Call)
+        saves = [c.args for c in calls if code(c.func) == "ctx.save_for_backward"]
+        bound = names.bindings(x) if isinstance(x, cst.Name) else []
+        element: Any = names.parents.get(bound[0]) if len(bound) == 1 else None
+        group: Any = names.parents.get(element)
+        if len(saves) == 1 and isinstance(names.parents.get(group), cst.AssignTarget):
+            same = [arg.star for arg in saves[0]] == [""] * len(group.elements)
+            if same and code(names.value(bound[0])[1]) == "ctx.saved_tensors":
+                return saves[0][group.elements.index(element)].value
+        return x
 
     def _named(self, original: Any, updated: Any) -> Any:
         target = self.unit.references.get(original)
@@ -165,61 +145,42 @@ class References(Rewriting):
         if target is None or (self.is_called(original) and target.kind == "torch"):
             return updated
         if target.kind == "torch":
-            return self._torch_value(target, updated)
+            return self._torch_value(target, original, updated)
         if target.kind == "unit":
             return self._unit_name(target, updated)
-        if target.kind == "value":
-            return self._closed_value(target, updated)
-        if target.kind == "lost":
-            self.problem(f"{target.name}, whose text can't be carried over")
+        value = target.value if isinstance(target.value, (int, float)) else None
+        if target.kind == "value" and _NUMBER.fullmatch(repr(value)):
+            return paren(cst.parse_expression(repr(value)))
+        why = _LOST.get(target.kind)
+        if why is not None:
+            self.problem(f"{target.name}, {why}")
         return updated
 
     def _unit_name(self, target: Referent, updated: Any) -> Any:
         found = self.units.get(key_of(target))
         if found is None:
-            self.problem(f"{target.name}, whose text can't be carried over")
+            self.problem(f"{target.name}, {_LOST['lost']}")
             return updated
         if found.is_registry:
             self.problem(f"{target.name}, which the module fills elsewhere")
         return cst.Name(found.name)
 
-    def _closed_value(self, target: Referent, updated: Any) -> Any:
-        text = literal(target.value)
-        if text is None:
-            self.problem(f"{target.name}, which the class closes over")
-            return updated
-        self.constants[target.name] = text
-        return updated
-
-    def _torch_value(self, target: Referent, updated: Any) -> Any:
+    def _torch_value(self, target: Referent, original: Any, updated: Any) -> Any:
         short = target.name.rpartition(".")[2]
         dtype = DTYPES.get(_LONG.get(short, short))
         if type(target.value).__name__ == "dtype" and dtype is not None:
-            return cst.parse_expression(dtype)
+            # A key has to be what `x.dtype` is: `jnp.float32` itself is a class.
+            around = self.parents.get(original)
+            is_key = isinstance(around, cst.DictElement) and around.key is original
+            is_key |= isinstance(self.parents.get(around), cst.Set)
+            return cst.parse_expression(f"jnp.dtype({dtype})" if is_key else dtype)
         if target.name in _VALUES:
             return cst.parse_expression(_VALUES[target.name])
         for row in ROWS.get(target.name, ()):
-            text = row.gives
-            if isinstance(text, str) and text.endswith("(x)"):
-                return cst.parse_expression(text[: -len("(x)")])
+            if row.gives.endswith("(x)"):
+                return cst.parse_expression(row.gives.removesuffix("(x)"))
         self.problem(target.name)
         return updated
-
-
-def _saved_as(function: Any, forward: Any, name: str) -> str:
-    """Return the name that forward saved under the one that a rule unpacks."""
-    unpacked = [a for a in find(function, cst.Assign) if name in bound_by(a)]
-    calls = [c for c in find(forward, cst.Call) if code(c.func) == _SAVE]
-    if len(unpacked) != 1 or len(calls) != 1 or len(unpacked[0].targets) != 1:
-        return ""
-    names = [
-        code(e.value) for e in getattr(unpacked[0].targets[0].target, "elements", ())
-    ]
-    saved = [code(a.value) for a in calls[0].args]
-    if code(unpacked[0].value) != "ctx.saved_tensors" or len(names) != len(saved):
-        return ""
-    found = saved[names.index(name)]
-    return "" if found in stored_names([forward.body]) else found
 
 
 def _is_meaningless(arg: Any) -> bool:
@@ -235,14 +196,14 @@ def _is_meaningless(arg: Any) -> bool:
 
 
 _SAME = {
-    "torch.autograd.function.once_differentiable": "jaxfn.once_differentiable",
-    "torch.amp.custom_fwd": "jaxfn.amp.custom_fwd",
-    "torch.amp.custom_bwd": "jaxfn.amp.custom_bwd",
-    "torch.cuda.amp.custom_fwd": "jaxfn.amp.custom_fwd",
-    "torch.cuda.amp.custom_bwd": "jaxfn.amp.custom_bwd",
+    torch.autograd.function.once_differentiable: "jaxfn.once_differentiable",
+    torch.amp.custom_fwd: "jaxfn.amp.custom_fwd",
+    torch.amp.custom_bwd: "jaxfn.amp.custom_bwd",
+    torch.cuda.amp.custom_fwd: 'jaxfn.amp.custom_fwd(device_type="cuda")',
+    torch.cuda.amp.custom_bwd: 'jaxfn.amp.custom_bwd(device_type="cuda")',
 }
-_NOTHING = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
-_NOTHING |= {"torch.autograd.no_grad", "torch.compiler.disable"}
+_NOTHING = {torch.no_grad, torch.inference_mode, torch.enable_grad}
+_NOTHING |= {torch.compiler.disable}
 
 
 def decorators(rewriter: Rewriting, original: Any) -> dict[str, Any]:
@@ -265,16 +226,16 @@ def _decorator(rewriter: Rewriting, decorator: Any, original: Any) -> Any:
     target = rewriter.unit.references.get(node.func if called else node)
     if target is None or target.kind in ("builtin", "import"):
         return decorator
-    full = _full(target)
-    if full in _NOTHING or is_compiler(full):
+    if target.value in _NOTHING or is_compiler(target.name):
         return None
-    if full in _SAME:
+    if target.value in _SAME:
         args = [a.with_changes(value=a.value.visit(rewriter)) for a in given]
-        text = _SAME[full] + ('(device_type="cuda")' if "cuda" in full else "()")
-        call: Any = cst.parse_expression(text)
-        bare = not called and not call.args
-        call = call.with_changes(args=[*call.args, *args])
-        return decorator.with_changes(decorator=call.func if bare else call)
+        found: Any = cst.parse_expression(_SAME[target.value])
+        if isinstance(found, cst.Call):
+            found = found.with_changes(args=[*found.args, *args])
+        elif called:
+            found = cst.Call(found, args)
+        return decorator.with_changes(decorator=found)
     if not _is_transparent(_decorated(rewriter, original), original):
         rewriter.problem(f"the decorator {code(node)}")
     return None
@@ -289,32 +250,12 @@ def _decorated(rewriter: Rewriting, original: Any) -> Any:
     return value
 
 
-def _full(target: Any) -> str:
-    """Return the name in `_SAME`, because torch has two names for some."""
-    for name in _SAME:
-        module, _, last = name.rpartition(".")
-        if target.name.endswith(f".{last}") and target.name.startswith("torch."):
-            return name if "amp" not in name or module in target.name else target.name
-    return target.name
-
-
 def _is_transparent(value: Any, original: Any) -> bool:
     """Return whether the decorator returned the function, or only compiled it."""
     if isinstance(value, torch.jit.ScriptFunction):
         return True
     found = getattr(value, "__code__", None)
     return found is not None and found.co_name == original.name.value
-
-
-_TYPES = {
-    "torch.Tensor": "jax.Array",
-    "torch.FloatTensor": "jax.Array",
-    "torch.LongTensor": "jax.Array",
-    "torch.BoolTensor": "jax.Array",
-    "torch.autograd.Variable": "jax.Array",
-    "torch.autograd.function.FunctionCtx": "jaxfn.FunctionCtx",
-    "torch.autograd.function.BackwardCFunction": "jaxfn.BackwardCFunction",
-}
 
 
 def annotation(unit: Unit, units: Mapping[Any, Unit], node: Any) -> Any:
@@ -337,8 +278,8 @@ class _Types(cst.CSTTransformer):
         target = self._unit.references.get(original_node)
         if target is None or target.kind in ("import", "builtin"):
             return updated
-        if target.kind == "torch" and target.name in _TYPES:
-            return cst.parse_expression(_TYPES[target.name])
+        if target.kind == "torch" and target.name in _VALUES:
+            return cst.parse_expression(_VALUES[target.name])
         found = self._units.get(key_of(target)) if target.kind == "unit" else None
         self.failed |= found is None
         return updated if found is None else cst.Name(found.name)

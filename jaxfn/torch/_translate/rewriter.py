@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.calls import Calls
+from jaxfn.torch._translate.names import is_for_onnx
 from jaxfn.torch._translate.references import annotation, decorators
-from jaxfn.torch._translate.statements import FRAMED, leave, without_comments
+from jaxfn.torch._translate.statements import FRAMED, is_check, leave
 from jaxfn.torch._translate.syntax import (
     code,
     cst,
     find,
-    paren,
+    is_line,
 )
-from jaxfn.torch._translate.units import is_for_onnx
 
 
 class Rewriter(Calls):
@@ -24,7 +24,6 @@ class Rewriter(Calls):
     def on_visit(self, node: Any) -> bool:
         if isinstance(node, FRAMED):
             self.frames.append([])
-            self.left_before.append(len(self.left))
         if isinstance(node, (cst.Annotation, cst.Decorator)) or is_for_onnx(node):
             return False
         if isinstance(node, (cst.Import, cst.ImportFrom)):
@@ -36,13 +35,12 @@ class Rewriter(Calls):
         if isinstance(original_node, FRAMED):
             found = leave(self, original_node, updated, self.frames[-1])
             self.frames.pop()
-            self.left_before.pop()
             return found
         return updated
 
     def visit_FunctionDef(self, node: Any) -> None:
         for name in ("jax", "jnp", "jaxfn"):
-            if self.infer.binds(node, name):
+            if name in self.unit.names.bound(node):
                 self.problem(f"rename `{name}`, which is a module in the translation")
 
     def leave_FunctionDef(self, original_node: Any, updated_node: Any) -> Any:
@@ -80,17 +78,8 @@ class Rewriter(Calls):
 
     def _compares(self, test: Any) -> bool:
         """Return whether it is a function of torch that compares values."""
-        if not isinstance(test, cst.Call):
-            return False
-        target = self.unit.references.get(test.func)
-        if target is not None:
-            return target.name in ("torch.equal", "torch.allclose")
-        is_method = isinstance(test.func, cst.Attribute)
-        return (
-            is_method
-            and test.func.attr.value in ("equal", "allclose", "is_nonzero")
-            and self.infer.of(test.func.value).is_tensor
-        )
+        name = self.infer.name(test) if isinstance(test, cst.Call) else ""
+        return name.rpartition(".")[2] in ("equal", "allclose", "is_nonzero")
 
     def visit_UnaryOperation(self, node: Any) -> None:
         if isinstance(node.operator, cst.Not):
@@ -103,18 +92,17 @@ class Rewriter(Calls):
         asks = isinstance(last, (cst.In, cst.NotIn)) and tensors[-1]
         if any(tensors) and (chained or asks):
             self.problem("a branch on the values of a tensor: JAX needs jnp.where")
-        if not self.is_device_type(node) and any(
-            self.infer.of(side).kind == "device" for side in sides
-        ):
+        if any(self.infer.of(side).kind == "device" for side in sides):
             self.problem(f"{code(node)}: JAX has other devices")
 
     def leave_Comparison(self, original_node: Any, updated_node: Any) -> Any:
         """Decide comparisons of a device: the lines for the CPU are translated."""
-        if not self.is_device_type(original_node):
+        only = updated_node.comparisons[-1]
+        text = getattr(only.comparator, "evaluated_value", None)
+        asks = isinstance(only.operator, (cst.Equal, cst.NotEqual))
+        if code(updated_node.left) != '"cpu"' or not (asks and isinstance(text, str)):
             return updated_node
-        only = original_node.comparisons[0]
-        same = only.comparator.evaluated_value == "cpu"
-        return cst.Name(str(same == isinstance(only.operator, cst.Equal)))
+        return cst.Name(str((text == "cpu") == isinstance(only.operator, cst.Equal)))
 
     def leave_If(self, original_node: Any, updated_node: Any) -> Any:
         """Remove code for other devices."""
@@ -129,14 +117,25 @@ class Rewriter(Calls):
             return orelse if orelse is not None else cst.RemoveFromParent()
         return cst.FlattenSentinel(orelse.body.body)
 
+    def visit_IndentedBlock(self, node: Any) -> bool:
+        """Leave out what a check raises that becomes a comment."""
+        check = self.parents.get(node)
+        return not (self.frames[-1] and is_check(self, check))
+
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
-        """Remove statements after one that always returns."""
-        updated_node = without_comments(self, updated_node)
-        for i, statement in enumerate(updated_node.body):
+        """Remove what follows a return, and `pass`, whose comments stay."""
+        body: list[Any] = []
+        lines: list[Any] = []
+        for statement in updated_node.body:
+            lines = [*lines, *statement.leading_lines]
+            if is_line(statement, cst.Pass) and statement is not updated_node.body[-1]:
+                continue
+            body.append(statement.with_changes(leading_lines=lines))
+            lines = []
             line = isinstance(statement, cst.SimpleStatementLine)
             if line and isinstance(statement.body[-1], cst.Return):
-                return updated_node.with_changes(body=updated_node.body[: i + 1])
-        return updated_node
+                break
+        return updated_node.with_changes(body=body)
 
     def visit_If(self, node: Any) -> None:
         self._condition(node.test)
@@ -147,19 +146,13 @@ class Rewriter(Calls):
     def visit_IfExp(self, node: Any) -> None:
         self._condition(node.test)
 
-    def leave_IfExp(self, original_node: Any, updated_node: Any) -> Any:
-        """Merge two arms that are equal in JAX, as in `x.clone() if c else x`."""
-        one, two = updated_node.body, updated_node.orelse
-        was_two = code(original_node.body) != code(original_node.orelse)
-        return paren(one) if was_two and code(one) == code(two) else updated_node
-
     def visit_BooleanOperation(self, node: Any) -> None:
         self._condition(node.left)
 
     def visit_Try(self, node: Any) -> None:
         computed = find(node.body, cst.BinaryOperation, cst.Subscript)
         uses = any(self.infer.of(n).is_tensor for n in computed)
-        calls = any(self.is_torchs(n.func) for n in find(node.body, cst.Call))
+        calls = any(self.infer.name(n) for n in find(node.body, cst.Call))
         if node.handlers and (uses or calls):
             self.problem("a try: JAX raises other errors than torch")
 
@@ -172,19 +165,10 @@ class Rewriter(Calls):
     # ---- assignments
 
     def visit_Assign(self, node: Any) -> None:
-        target = node.targets[0].target
-        if isinstance(target, cst.Subscript):
-            self._plan_mask(node, target)
+        self.masks.plan(node, node.targets[0].target)
 
     def visit_AugAssign(self, node: Any) -> None:
-        if isinstance(node.target, cst.Subscript):
-            self._plan_mask(node, node.target)
-
-    def _plan_mask(self, node: Any, target: Any) -> None:
-        if self.masks.is_masked(target):
-            found = self.masks.plan(target, node.value)
-            if found is not None:
-                self.masked[node] = found
+        self.masks.plan(node, node.target)
 
 
 def _value(old: Any, new: Any) -> bool | None:

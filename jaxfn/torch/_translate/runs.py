@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.files import key_of
-from jaxfn.torch._translate.memory import Liveness, Place, Writes, bound_by
-from jaxfn.torch._translate.names import (
-    NoImports,
-    Targets,
-    loads,
-    local_names,
-    names_read,
-)
+from jaxfn.torch._translate.memory import Place, Writes
+from jaxfn.torch._translate.names import is_for_onnx
 from jaxfn.torch._translate.observed import Observations
 from jaxfn.torch._translate.syntax import (
     cst,
@@ -26,26 +18,21 @@ from jaxfn.torch._translate.syntax import (
     is_write_name,
     root_of,
 )
-from jaxfn.torch._translate.units import Unit, is_for_onnx
+from jaxfn.torch._translate.units import Unit, in_order
 
 # These look at their caller's frame, so nothing may wrap them.
 _FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 _SEEN = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.BinaryOperation)
 _SEEN += (cst.UnaryOperation, cst.Comparison, cst.IfExp, cst.Tuple, cst.List)
 
+_SKIPPED = (cst.Decorator, cst.Annotation, cst.Global, cst.Nonlocal)
+_SKIPPED += (cst.Import, cst.ImportFrom)
 _STATEMENTS = (cst.BaseSmallStatement, cst.If, cst.For, cst.While, cst.With, cst.Try)
 
-_OWN_NAMES = {
-    cst.FunctionDef: ("name",),
-    cst.ClassDef: ("name",),
-    cst.Param: ("name",),
-    cst.Arg: ("keyword",),
-    cst.Attribute: ("attr",),
-    cst.Call: ("func",),
-}
+_LOOPS = (cst.For, cst.While)
 
 
-class Instrument(Targets, NoImports, cst.CSTTransformer):
+class Instrument(cst.CSTTransformer):
     """A transformer that wraps every expression in a call of `see`."""
 
     def __init__(
@@ -53,71 +40,35 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
     ) -> None:
         super().__init__()
         self._facts, self._unit, self._names = facts, unit, names
-        self._skip: set[Any] = set()
-        self._called: set[Any] = set()
-        self._functions: list[Any] = []
-        self._live: list[Liveness] = []
         self._statements: list[Any] = []
 
-    # ---- nodes that are not wrapped
-
-    def _store(self, target: Any) -> None:
-        self._skip.add(target)
-        for element in getattr(target, "elements", ()):
-            self._store(element.value)
-        if isinstance(target, cst.StarredElement):
-            self._store(target.value)
-
-    def visit_Del(self, node: Any) -> None:
-        self._store(node.target)
-
-    def visit_ClassDef(self, node: Any) -> None:
-        self._skip.update(base.value for base in node.bases)
-
     def on_visit(self, node: Any) -> bool:
-        if isinstance(node, cst.FunctionDef):
-            if is_for_onnx(node):
-                return False
-            self._functions.append(node)
-            self._live.append(Liveness(node))
         if isinstance(node, _STATEMENTS):
             self._statements.append(node)
-        for name in _OWN_NAMES.get(type(node), ()):
-            self._skip.add(getattr(node, name))
+        if isinstance(node, _SKIPPED) or is_for_onnx(node):
+            return False
         return super().on_visit(node)
-
-    def visit_Call(self, node: Any) -> None:
-        self._called.add(node.func)
-
-    def _pass_over(self, node: Any) -> bool:
-        return False
-
-    visit_Decorator = visit_Annotation = visit_Global = visit_Nonlocal = _pass_over
-
-    # ---- nodes that are
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
         if isinstance(original_node, _STATEMENTS):
             updated = self._written_by(original_node, updated)
             self._statements.pop()
-        if isinstance(original_node, cst.FunctionDef) and not is_for_onnx(
-            original_node
-        ):
-            self._functions.pop()
-            self._live.pop()
+        if isinstance(original_node, cst.FunctionDef):
             kept = [d for d in updated.decorators if self._stays(d)]
             return updated.with_changes(decorators=kept)
-        if not isinstance(original_node, _SEEN):
+        names = self._unit.names
+        if not isinstance(original_node, _SEEN) or not names.is_read(original_node):
             return updated
         target = self._unit.references.get(original_node)
-        is_own = isinstance(original_node, cst.Name) and original_node in self._skip
-        called = original_node in self._called
-        if target is not None and target.kind == "unit" and (called or not is_own):
+        if target is not None and target.kind == "unit":
             updated = cst.Name(self._names[key_of(target)])
         if isinstance(original_node, cst.Call):
             updated = self._watched(original_node, updated)
-        if original_node in self._skip:
+        around: Any = names.parents.get(original_node)
+        is_base = isinstance(names.parents.get(around), cst.ClassDef)
+        is_called = isinstance(around, cst.Call) and original_node is around.func
+        if is_base or is_called:
             return updated
         return self._call("__see__", original_node, updated)
 
@@ -142,7 +93,8 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
             value = self._write(original, updated.func.value, root)
             return updated.with_changes(func=updated.func.with_changes(value=value))
         if names[-1] == "mark_dirty":
-            self._facts.writes.dirty.update(names_read(*original.args))
+            dirty = self._unit.names.reads(*original.args)
+            self._facts.writes.dirty.update(name.value for name in dirty)
         place = self._place(original, None)
         func = self._call("__watch__", original, updated.func, place)
         return updated.with_changes(func=func)
@@ -151,72 +103,90 @@ class Instrument(Targets, NoImports, cst.CSTTransformer):
 
     def _written_in(self, original: Any, updated: Any, name: str) -> Any:
         """Wrap the argument to which a function of torch writes."""
-        args, root = list(updated.args), None
+        args = list(updated.args)
         for i, arg in enumerate(original.args):
             is_out = arg.keyword is not None and arg.keyword.value == "out"
             short = name.rpartition(".")[2]
             if is_out or (i == 0 and (is_write_name(short) or is_in_place(original))):
-                root = arg.value.value if isinstance(arg.value, cst.Name) else None
-                value = self._write(original, args[i].value, root)
+                value = self._write(original, args[i].value, _name(arg.value))
                 args[i] = args[i].with_changes(value=value)
         return updated.with_changes(args=args)
 
     def _written_by(self, original: Any, updated: Any) -> Any:
         """Wrap what an assignment writes to."""
-        if isinstance(original, cst.Assign) and len(original.targets) == 1:
-            target = original.targets[0].target
-            if isinstance(target, cst.Subscript):
-                root = (
-                    target.value.value if isinstance(target.value, cst.Name) else None
-                )
-                new = updated.targets[0]
-                value = self._write(original, new.target.value, root)
-                new = new.with_changes(target=new.target.with_changes(value=value))
-                return updated.with_changes(targets=[new])
         if isinstance(original, cst.AugAssign):
-            target = original.target
-            if isinstance(target, cst.Subscript):
-                root = (
-                    target.value.value if isinstance(target.value, cst.Name) else None
-                )
-                value = self._write(original, updated.target.value, root)
-                target = updated.target.with_changes(value=value)
-                return updated.with_changes(target=target)
-            if isinstance(target, cst.Name):
-                value = self._write(original, target, target.value, updated.value)
-                return updated.with_changes(value=value)
+            target, new = original.target, updated.target
+        elif isinstance(original, cst.Assign) and len(original.targets) == 1:
+            target, new = original.targets[0].target, updated.targets[0].target
+        else:
+            return updated
+        if isinstance(target, cst.Subscript):
+            value = self._write(original, new.value, _name(target.value))
+            return updated.with_deep_changes(new, value=value)
+        if isinstance(original, cst.AugAssign) and isinstance(target, cst.Name):
+            value = self._write(original, target, target.value, updated.value)
+            return updated.with_changes(value=value)
         return updated
 
     def _write(self, node: Any, value: Any, root: str | None, *rest: Any) -> Any:
         return self._call("__write__", node, value, self._place(node, root), *rest)
 
     def _place(self, node: Any, root: str | None) -> Place:
-        """Return the names that are read after a write, or after a call."""
-        if not self._live or not self._statements:
+        """Return the names that are read after a write, or after a call.
+
+        In a loop, these are all of the loop. If a name gets another value in between,
+        a run shows that: what it reads then has other memory.
+        """
+        names = self._unit.names
+        function = names.function(node)
+        if function is None or not self._statements:
             return Place({}, frozenset())
-        statement, live = self._statements[-1], self._live[-1]
-        later = live.after.get(statement, set())
+        statement = self._statements[-1]
+        loop, arms = self._around(statement, function)
+        other = set(names.reads(*arms))
+        later = [n for n in names.reads_after(statement, function) if n not in other]
+        later += names.reads(loop)
         beside: set[str] = set()
-        if isinstance(statement, cst.BaseSmallStatement):
-            bound = bound_by(statement)
-            later = {n for n in later if n.value not in bound}
-        else:  # its condition, before its blocks
-            later = later | set(loads(statement))
+        if isinstance(statement, cst.Assign):
+            bound = names.stores(*statement.targets)
+            later = [n for n in later if n.value not in bound]
+        elif isinstance(statement, (cst.Return, cst.Raise)):
+            later = []
+        elif not isinstance(statement, cst.BaseSmallStatement):
+            later += names.reads(statement)  # its condition, before its blocks
         if not isinstance(node, (cst.Assign, cst.AugAssign)):
-            inside = set(loads(node))
-            beside = {n.value for n in loads(statement) if n not in inside}
-        is_own = root is not None and root in local_names(self._functions[-1])
+            inside = names.reads(node)
+            beside = {n.value for n in names.reads(statement) if n not in inside}
+        is_own = root is not None and root in names.bound(function)
         beside |= {root} if root is not None and not is_own else set()
         reads: dict[str, list[Any]] = {}
         for name in later:
             reads.setdefault(name.value, []).append(name)
         return Place(reads, frozenset(beside), root)
 
+    def _around(self, node: Any, function: Any) -> tuple[Any, list[Any]]:
+        """Return the outermost loop of a function around a statement, or None.
+
+        And the other arms of the conditions that it depends on.
+        """
+        loop, arms = None, []
+        while node is not function:
+            loop = node if isinstance(node, _LOOPS) else loop
+            around: Any = self._unit.names.parents[node]
+            if isinstance(around, cst.If) and node is around.body:
+                arms.append(around.orelse)
+            node = around
+        return loop, arms
+
     def _stays(self, decorator: Any) -> bool:
         node = decorator.decorator
         node = node.func if isinstance(node, cst.Call) else node
         target = self._unit.references.get(node)
         return not (target is not None and is_compiler(target.name))
+
+
+def _name(node: Any) -> str | None:
+    return node.value if isinstance(node, cst.Name) else None
 
 
 def _closed(value: Any) -> Any:
@@ -247,7 +217,7 @@ class InstrumentedOriginal:
                     new = f"__unit_{len(self._names)}__"
                     name = self._names.setdefault(key_of(target), new)
                     self._made[name] = target.value
-        for unit in _in_order(units):
+        for unit in in_order(units):
             # Members of an enum are compared by identity.
             is_enum = isinstance(unit.value, enum.EnumMeta)
             if unit.is_registry or is_enum:
@@ -285,22 +255,6 @@ class InstrumentedOriginal:
     def value(self, unit: Unit) -> Any:
         """Return the instrumented unit."""
         return self._made[self._names[unit.key]]
-
-
-def _in_order(units: Mapping[Any, Unit]) -> list[Unit]:
-    """Sort the units: what a definition needs comes first, unless in a circle."""
-    found: dict[Any, Unit] = {}
-
-    def add(key: Any, path: tuple[Any, ...]) -> None:
-        if key in found or key in path or key not in units:
-            return
-        for other in units[key].uses:
-            add(other, (*path, key))
-        found[key] = units[key]
-
-    for key in units:
-        add(key, ())
-    return list(found.values())
 
 
 def _leaves(args: Sequence[Any], *, tracked: bool) -> list[Any]:
@@ -359,11 +313,3 @@ def _tuple(x: Any) -> tuple[Any, ...]:
 
 def _requires_grad(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence torch's warnings about the original."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -25,15 +25,6 @@ from jaxfn.torch._translate.syntax import (
 FRAMED = (cst.SimpleStatementLine, cst.If, cst.While, cst.For, cst.With, cst.Try)
 FRAMED += (cst.FunctionDef, cst.ClassDef)
 _GONE = {"no_grad", "inference_mode", "enable_grad"}
-_AT = {
-    "add_": "add({})",
-    "sub_": "add(-({}))",
-    "mul_": "multiply({})",
-    "div_": "divide({})",
-    "zero_": "set(0)",
-    "fill_": "set({})",
-    "copy_": "set({})",
-}
 
 
 def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) -> Any:
@@ -54,8 +45,8 @@ def leave(rewriter: Rewriting, original: Any, updated: Any, reasons: list[str]) 
         # An `elif` can't be replaced by statements.
         rewriter.frames[-2].extend(reasons)
         return updated
-    if _is_check(rewriter, original):
-        return _unchecked(rewriter, original)
+    if is_check(rewriter, original):
+        return _unchecked(original)
     return cst.FlattenSentinel(rewriter.mark(original, reasons))
 
 
@@ -78,55 +69,30 @@ def _function(
     return updated.with_changes(body=block)
 
 
-def _is_check(rewriter: Rewriting, node: Any) -> bool:
-    """Return whether it is an assertion or `if: raise` without side effects."""
-    if is_line(node, cst.Assert):
-        test = node.body[0].test
-    elif isinstance(node, cst.If) and node.orelse is None:
-        test = node.test
-        if len(node.body.body) != 1 or not is_line(node.body.body[0], cst.Raise):
-            return False
-    else:
+def is_check(rewriter: Rewriting, node: Any) -> bool:
+    """Return whether it is an assertion or `if: raise` that changes nothing."""
+    line = node.body[0] if is_line(node, cst.Assert) else node
+    arm = isinstance(node, cst.If) and node.orelse is None and node.body.body
+    raises = bool(arm) and [is_line(line, cst.Raise) for line in arm] == [True]
+    if not (raises or line is not node) or find(line.test, cst.NamedExpr):
         return False
-    calls = find(test, cst.Call)
-    changes = any(_may_change(rewriter, call) for call in calls)
-    return not (changes or find(test, cst.NamedExpr))
+    return not any(_may_change(rewriter, call) for call in find(line.test, cst.Call))
 
 
 def _may_change(rewriter: Rewriting, call: Any) -> bool:
     target = rewriter.unit.references.get(call.func)
     if target is not None and target.kind == "builtin":
         return target.name == "next"
-    return not rewriter.is_torchs(call.func) or bool(writes_of(call))
+    writes = writes_of(call) or is_in_place(call) or "out" in keywords(call)
+    return bool(writes) or not rewriter.infer.name(call)
 
 
-def _unchecked(rewriter: Rewriting, original: Any) -> Any:
+def _unchecked(original: Any) -> Any:
     """Return only a comment: JAX does not know the values while it traces."""
-    del rewriter.left[rewriter.left_before[-1] :]
     text = code(original.with_changes(leading_lines=[])).strip()
     said = ["# translate: not checked, because JAX traces without values"]
     lines = [*original.leading_lines, *commented(said, text)]
-    passing = cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
-    rewriter.comments.add(passing)
-    return passing
-
-
-def without_comments(rewriter: Rewriting, block: Any) -> Any:
-    """Move the comments of removed statements to the next one, or to the end."""
-    body: list[Any] = []
-    lines: list[Any] = []
-    for statement in block.body:
-        if statement in rewriter.comments:
-            lines.extend(statement.leading_lines)
-            continue
-        if lines:
-            lines.extend(statement.leading_lines)
-            statement = statement.with_changes(leading_lines=lines)
-            lines = []
-        body.append(statement)
-    if not body and lines:
-        return block.with_changes(body=block.body[-1:])
-    return block.with_changes(body=body, footer=[*lines, *block.footer])
+    return cst.SimpleStatementLine([cst.Pass()], leading_lines=lines)
 
 
 def _with(rewriter: Rewriting, original: Any, updated: Any) -> Any:
@@ -161,8 +127,9 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
     if not updated.body:
         return cst.RemoveFromParent()
     olds, news, reasons = original.body, list(updated.body), rewriter.frames[-1]
-    if is_line(original, cst.Assert) and _lacks_device(olds[0], news[0]):
-        return _unchecked(rewriter, original)
+    gone = is_line(original, cst.Assert) and code(news[0].test) == "False"
+    if gone and code(olds[0].test) != "False":  # JAX has other devices
+        return _unchecked(original)
     if len(olds) != len(news):
         reasons.append("statements that share a line")
     pairs = zip(olds, news, strict=False)
@@ -173,11 +140,6 @@ def _line(rewriter: Rewriting, original: Any, updated: Any) -> Any:
         return updated
     end = cst.MaybeSentinel.DEFAULT
     return _lines(updated, [x.with_changes(semicolon=end) for x in found])
-
-
-def _lacks_device(old: Any, new: Any) -> bool:
-    """Return whether an assertion asks for a device that JAX lacks."""
-    return code(new.test) == "False" != code(old.test)
 
 
 def _small(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
@@ -229,7 +191,7 @@ def _expression(rewriter: Rewriting, old: Any, new: Any) -> list[Any]:
     first = writes_of(call)[-1]
     receiver = first.func.value
     if isinstance(receiver, cst.Subscript):
-        return _at_method(rewriter, first, new, call)
+        return _at_method(rewriter, first, new)
     root = root_of(receiver)
     if root is None:
         return rewriter.refuse("a write whose result has no name")
@@ -251,7 +213,7 @@ def _written_by(rewriter: Rewriting, call: Any) -> str | None:
     return root
 
 
-def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any]:
+def _at_method(rewriter: Rewriting, first: Any, new: Any) -> list[Any]:
     """Return the binding for writes through a view: `x[i].mul_(y)`."""
     receiver = first.func.value
     kinds = {rewriter.infer.of(i).kind for i in indices(receiver)}
@@ -259,17 +221,4 @@ def _at_method(rewriter: Rewriting, first: Any, new: Any, call: Any) -> list[Any
     if not basic or not isinstance(receiver.value, cst.Name):
         return rewriter.refuse("a write to a part that is a copy, or has no name")
     x, index = receiver.value.value, index_text(rewriter.written[first].func.value)
-    return [_at(rewriter, call, new, x, index)]
-
-
-def _at(rewriter: Rewriting, call: Any, new: Any, x: str, index: str) -> Any:
-    """Return the binding of the new value that a call writes."""
-    name = call.func.attr.value
-    alone = len(writes_of(call)) == 1
-    if name in _AT and len(call.args) <= 1 and alone:
-        given = [code(a.value) for a in rewriter.written[call].args]
-        what = _AT[name].format(*given)
-    else:
-        bare = new.value.with_changes(lpar=(), rpar=())
-        what = f"set({code(bare)})"
-    return bind(x, cst.parse_expression(f"{x}.at[{index}].{what}"))
+    return [bind(x, fill(f"{x}.at[{index}].set(_value)", {"_value": new.value}))]

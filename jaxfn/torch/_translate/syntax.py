@@ -5,6 +5,8 @@ Only this module imports LibCST.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import functools
 import importlib
 from collections.abc import Mapping, Sequence
@@ -17,17 +19,15 @@ codemod: Any = importlib.import_module("libcst.codemod")
 visitors: Any = importlib.import_module("libcst.codemod.visitors")
 
 
-ATOM = 15
-_LEVELS: dict[int, tuple[type, ...]] = {
-    6: (cst.BitOr,),
-    7: (cst.BitXor,),
-    8: (cst.BitAnd,),
-    9: (cst.LeftShift, cst.RightShift),
-    10: (cst.Add, cst.Subtract),
-    11: (cst.Multiply, cst.Divide, cst.FloorDivide, cst.Modulo, cst.MatrixMultiply),
-    13: (cst.Power,),
-}
-_BINARY = {kind: level for level, kinds in _LEVELS.items() for kind in kinds}
+_ATOMS = (
+    cst.Name,
+    cst.Attribute,
+    cst.Subscript,
+    cst.Call,
+    cst.BaseNumber,
+    cst.BaseString,
+)
+_ATOMS += (cst.List, cst.Set, cst.Dict, cst.BaseComp, cst.Ellipsis)
 
 
 class _Mark(cst.SimpleWhitespace):
@@ -37,26 +37,7 @@ class _Mark(cst.SimpleWhitespace):
 _LEFT = cst.LeftParen(whitespace_after=_Mark(""))
 
 
-def is_added(paren: Any) -> bool:
-    """Return whether the parenthesis is our own."""
-    return isinstance(paren.whitespace_after, _Mark)
-
-
-def strength(node: Any) -> int:
-    """Return how strongly an expression binds: 15 for an atom."""
-    if getattr(node, "lpar", ()):
-        return ATOM
-    if isinstance(node, cst.BinaryOperation):
-        return _BINARY[type(node.operator)]
-    if isinstance(node, cst.UnaryOperation):
-        return 3 if isinstance(node.operator, cst.Not) else 12
-    if isinstance(node, cst.Comparison):
-        return 5
-    if isinstance(node, cst.BooleanOperation):
-        return 2 if isinstance(node.operator, cst.And) else 1
-    if isinstance(node, (cst.IfExp, cst.Lambda, cst.Yield, cst.NamedExpr, cst.Tuple)):
-        return 0
-    return ATOM
+_WHOLE = (cst.Tuple, cst.GeneratorExp)
 
 
 class Sizes(list):
@@ -66,10 +47,9 @@ class Sizes(list):
 def paren(node: Any) -> Any:
     """Return an expression that can stand anywhere."""
     own = getattr(node, "lpar", ())
-    whole = isinstance(node, (cst.Tuple, cst.GeneratorExp)) or "\n" in code(node)
-    if len(own) == 1 and not whole:  # its new place may need none
-        return node.with_changes(lpar=[_LEFT])
-    if strength(node) == ATOM and not isinstance(node, cst.GeneratorExp):
+    if len(own) == 1 and not isinstance(node, _WHOLE) and "\n" not in code(node):
+        return node.with_changes(lpar=[_LEFT])  # its new place may need none
+    if own or isinstance(node, _ATOMS):
         return node
     return node.with_changes(lpar=[_LEFT], rpar=[cst.RightParen()])
 
@@ -148,20 +128,6 @@ def code(node: Any) -> str:
     return cst.Module([]).code_for_node(node)
 
 
-def zeros_made(node: Any) -> tuple[Any, Any, Any] | None:
-    """Return the array, shape and dtype of a call that makes zeros, else None.
-
-    `jnp.zeros_like(x)` has only the array; `jnp.zeros(shape, dtype)` only the others.
-    """
-    made = code(node.func) if isinstance(node, cst.Call) else ""
-    values = [arg.value for arg in node.args] if made else []
-    if made == "jnp.zeros_like" and len(values) == 1:
-        return values[0], None, None
-    if made == "jnp.zeros" and 1 <= len(values) <= 2:
-        return None, values[0], values[1] if len(values) == 2 else None
-    return None
-
-
 def dotted(node: Any) -> list[str] | None:
     """Return ["a", "b"] for `a.b`; None for anything but names and dots."""
     if isinstance(node, cst.Name):
@@ -172,26 +138,15 @@ def dotted(node: Any) -> list[str] | None:
     return None
 
 
-# The parts of a node that may stand without parentheses, with the least strength that
-# each needs for that.
-_BARE: dict[type, dict[str, float]] = {
-    cst.Arg: {"value": 0},
-    cst.Return: {"value": 0},
-    cst.Assign: {"value": 0},
-    cst.AnnAssign: {"value": 0},
-    cst.AugAssign: {"value": 0},
-    cst.Expr: {"value": 0},
-    cst.Index: {"value": 0},
-    cst.Element: {"value": 0},
-    cst.DictElement: {"value": 0},
-    cst.If: {"test": 0},
-    cst.For: {"iter": 0},
-    cst.Lambda: {"body": 0},
-    cst.IfExp: {"body": 1, "test": 1},
-    cst.Comparison: {"left": 6},
-    cst.ComparisonTarget: {"comparator": 6},
-    cst.BooleanOperation: {"left": 3, "right": 3},
+_AROUND: dict[type, str] = {
+    cst.Arg: "f({})",
+    cst.Index: "x[{}]",
+    cst.Slice: "x[{}]",
+    cst.Element: "[{}]",
+    cst.DictElement: "{{{}}}",
+    cst.ComparisonTarget: "x {}",
 }
+"""What makes a piece of code a statement."""
 
 
 class Unparen(cst.CSTTransformer):
@@ -199,64 +154,42 @@ class Unparen(cst.CSTTransformer):
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
-        parts = dict(_BARE.get(type(updated), ()))
-        if isinstance(updated, cst.Arg) and updated.star:
-            parts["value"] = 0.5
-        if isinstance(updated, cst.UnaryOperation):
-            parts["expression"] = 5 if isinstance(updated.operator, cst.Not) else 12
-        if isinstance(updated, cst.BinaryOperation):
-            own = _BINARY[type(updated.operator)]
-            power = isinstance(updated.operator, cst.Power)
-            # a - (b - c) and (a ** b) ** c keep their parentheses.
-            parts = {"left": own + power, "right": 12 if power else own + 0.5}
-        if not parts:
-            return updated
-        bare = {name: _bare(getattr(updated, name), at) for name, at in parts.items()}
-        return _spaced_power(updated.with_changes(**bare))
+        for field in dataclasses.fields(updated):
+            part = getattr(updated, field.name)
+            if not _is_ours(part) or _is_kept(updated, part):
+                continue
+            bare = part.with_changes(lpar=part.lpar[1:], rpar=part.rpar[1:])
+            shorter = updated.with_changes(**{field.name: bare})
+            if _meaning(shorter) == _meaning(updated):
+                updated = shorter
+        return updated
 
 
-def _bare(node: Any, least: float) -> Any:
-    if not getattr(node, "lpar", ()) or not is_added(node.lpar[0]):
-        return node
-    inner = node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[1:])
-    kept = isinstance(inner, cst.Tuple) or strength(inner) < least
-    return node if kept else inner
+def _is_ours(node: Any) -> bool:
+    own = getattr(node, "lpar", None)
+    return bool(own) and isinstance(own[0].whitespace_after, _Mark)
 
 
-def _spaced_power(node: Any) -> Any:
-    if not isinstance(getattr(node, "operator", None), cst.Power):
-        return node
-    if _is_simple(node.left) and _is_simple(node.right):
-        return node
-    blank = cst.SimpleWhitespace(" ")
-    spaced = cst.Power(whitespace_before=blank, whitespace_after=blank)
-    return node.with_changes(operator=spaced)
+def _is_kept(node: Any, part: Any) -> bool:
+    """Return whether a part is better read with parentheses, or has several lines."""
+    logic = cst.BooleanOperation
+    both = isinstance(node, logic) and isinstance(part, logic)
+    return both or isinstance(part, _WHOLE) or "\n" in code(part)
 
 
-def _is_simple(node: Any) -> bool:
-    """Return whether it stands in a power without blanks."""
-    if getattr(node, "lpar", ()):
-        return False
-    if isinstance(node, cst.UnaryOperation):
-        node = node.expression
-    return dotted(node) is not None or isinstance(node, (cst.Integer, cst.Float))
+def _meaning(node: Any) -> Any:
+    """Return the syntax tree of a piece of code; of what can't stand alone, nothing."""
+    plain = "({})" if isinstance(node, cst.BaseExpression) else "{}"
+    text = _AROUND.get(type(node), plain).format(code(node))
+    try:
+        return ast.dump(ast.parse(text))
+    except SyntaxError:
+        return object()
 
 
 def find(tree: Any, *kinds: type) -> list[Any]:
     """Return all nodes of these types in a tree."""
     return matchers.findall(tree, matchers.MatchIfTrue(lambda n: isinstance(n, kinds)))
-
-
-def parents(tree: Any) -> dict[Any, Any]:
-    """Return the node around each node."""
-    found: dict[Any, Any] = {}
-    left = [tree]
-    while left:
-        node = left.pop()
-        children = node.children
-        found.update(dict.fromkeys(children, node))
-        left.extend(children)
-    return found
 
 
 def is_line(node: Any, kind: type) -> bool:

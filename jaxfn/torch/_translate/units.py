@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxfn.torch._base import experimental, torch
 from jaxfn.torch._translate.files import Referent, SourceFile, SourceFiles, key_of
-from jaxfn.torch._translate.names import (
-    NoImports,
-    ValuesOnly,
-    alias_name,
-    cst_params,
-    local_names,
-    small_statements,
-    stored_names,
-)
-from jaxfn.torch._translate.syntax import code, cst, dotted
+from jaxfn.torch._translate.names import Names
+from jaxfn.torch._translate.syntax import code, cst
 
 _MOST = 60  # definitions of a translation; more are a package, not a Function
-
-
-def is_for_onnx(node: Any) -> bool:
-    """Return whether it is a rule for ONNX, which JAX has no use for."""
-    return isinstance(node, cst.FunctionDef) and node.name.value == "symbolic"
 
 
 @dataclasses.dataclass
@@ -48,8 +36,12 @@ class Unit:
     name: str
     closure: dict[str, Any]
     references: dict[Any, Referent] = dataclasses.field(default_factory=dict)
-    aside: set[Any] = dataclasses.field(default_factory=set)
     uses: list[tuple[str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
+
+    @functools.cached_property
+    def names(self) -> Names:
+        """The names in its tree."""
+        return Names(self.node)
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
@@ -66,28 +58,27 @@ class Unit:
     def is_registry(self) -> bool:
         """Return whether it is made empty, and the module fills it later."""
         is_filled = isinstance(self.value, (dict, list)) and bool(self.value)
-        lines = small_statements(self.node) if is_filled else ()
+        lines = self.node.body if is_filled else ()
         return any(code(line).endswith(("= {}", "= []")) for line in lines)
 
-    def line(self, node: Any) -> int:
-        """Return the line of a statement in its file."""
-        return self.source.line(node)
-
-    def units(self) -> Iterator[Referent]:
-        """Yield the units that its code refers to."""
-        for node, target in self.references.items():
-            if target.kind == "unit" and node not in self.aside:
-                yield target
+    @property
+    def place(self) -> int:
+        """The line in its file."""
+        return self.source.line(self.source.definition(self.path))
 
 
-def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
+def collect(
+    library: SourceFiles, roots: list[Any], more: Sequence[tuple[Any, ...]] = ()
+) -> dict[Any, Unit]:
     """Return the units of these classes, and of all that they use.
+
+    `more` are other definitions: the file, the names in it, and the object.
 
     Raises:
         ValueError: One of them is a Triton kernel.
     """
     units: dict[Any, Unit] = {}
-    left: list[Any] = [(*library.of(root), root) for root in roots]
+    left: list[Any] = [*((*library.of(root), root) for root in roots), *more]
     while left and len(units) < _MOST:
         source, path, value = left.pop(0)
         if (source.name, path) in units:
@@ -102,11 +93,27 @@ def collect(library: SourceFiles, roots: list[Any]) -> dict[Any, Unit]:
         if unit is None:
             continue
         units[unit.key] = unit
-        unit.node.visit(_References(library, unit))
-        unit.uses = [key_of(target) for target in unit.units()]
-        left += [(t.source, t.path, t.value) for t in unit.units()]
+        found = _refer(library, unit)
+        unit.uses = [key_of(target) for target in found]
+        left += [(t.source, t.path, t.value) for t in found]
     _rename(list(units.values()))
     return units
+
+
+def in_order(units: Mapping[Any, Unit]) -> list[Unit]:
+    """Sort the units: what a definition needs comes first, unless in a circle."""
+    found: dict[Any, Unit] = {}
+
+    def add(key: Any, path: tuple[Any, ...]) -> None:
+        if key in found or key in path or key not in units:
+            return
+        for other in units[key].uses:
+            add(other, (*path, key))
+        found[key] = units[key]
+
+    for key in units:
+        add(key, ())
+    return list(found.values())
 
 
 def _unit(source: SourceFile, path: tuple[str, ...], value: Any) -> Unit | None:
@@ -156,103 +163,20 @@ def _closure(value: Any) -> dict[str, Any]:
     return found
 
 
-class _References(NoImports, ValuesOnly, cst.CSTVisitor):
-    """A visitor that finds the meaning of each name that is not local."""
-
-    def __init__(self, library: SourceFiles, unit: Unit) -> None:
-        super().__init__()
-        self._library, self._unit = library, unit
-        self._scopes: list[set[str]] = []
-        self._aside = 0
-
-    # ---- scopes
-
-    def visit_FunctionDef(self, node: Any) -> bool:
-        if is_for_onnx(node):
-            return False
-        for decorator in node.decorators:
-            decorator.visit(self)
-        for inner in node.body.body if isinstance(node.body, cst.IndentedBlock) else ():
-            _note_imports(inner, self._unit.source)
-        for param in cst_params(node.params):
-            if param.default is not None:
-                param.default.visit(self)
-        self._scopes.append(local_names(node))
-        node.params.visit(self)
-        if node.returns is not None:
-            node.returns.visit(self)
-        node.body.visit(self)
-        self._scopes.pop()
-        return False
-
-    def visit_Lambda(self, node: Any) -> None:
-        self._scopes.append({p.name.value for p in cst_params(node.params)})
-
-    def leave_Lambda(self, original_node: Any) -> None:
-        self._scopes.pop()
-
-    def _enter(self, node: Any) -> None:
-        self._aside += 1
-
-    def _leave(self, original_node: Any) -> None:
-        self._aside -= 1
-
-    visit_Decorator = visit_Annotation = _enter
-    leave_Decorator = leave_Annotation = _leave
-
-    # ---- names
-
-    def visit_Param(self, node: Any) -> bool:
-        if node.annotation is not None:
-            node.annotation.visit(self)
-        return False
-
-    def visit_Global(self, node: Any) -> bool:
-        return False
-
-    def visit_ClassDef(self, node: Any) -> bool:
-        for part in (*node.decorators, *node.bases, *node.keywords, node.body):
-            part.visit(self)
-        return False
-
-    def visit_Attribute(self, node: Any) -> bool:
-        parts = dotted(node)
-        if parts is None:
-            node.value.visit(self)
-        else:
-            self._refer(node, parts)
-        return False
-
-    def visit_Name(self, node: Any) -> None:
-        self._refer(node, [node.value])
-
-    def visit_SimpleStatementLine(self, node: Any) -> None:
-        _note_imports(node, self._unit.source)
-
-    def _refer(self, node: Any, parts: list[str]) -> None:
-        if any(parts[0] in scope for scope in self._scopes):
-            return
-        unit = self._unit
-        target, n = self._library.resolve(unit.source, unit.closure, parts)
-        for _ in range(len(parts) - n):
-            node = node.value
-        if target.kind == "lost" and self._is_own(parts[0]):
-            return
-        unit.references[node] = target
-        if self._aside:
-            unit.aside.add(node)
-
-    def _is_own(self, name: str) -> bool:
-        node = self._unit.node
-        own = [node] if isinstance(node, cst.SimpleStatementLine) else []
-        own = [node.body] if isinstance(node, cst.ClassDef) else own
-        return name == self._unit.path[-1] or name in stored_names(own)
-
-
-def _note_imports(statement: Any, source: SourceFile) -> None:
-    """Treat imports in a function as if they stood at the top."""
-    for small in small_statements(statement):
-        is_import = isinstance(small, (cst.Import, cst.ImportFrom))
-        if is_import and not isinstance(small.names, cst.ImportStar):
-            for alias in small.names:
-                source.tops.setdefault(alias_name(alias), []).append(statement)
+def _refer(library: SourceFiles, unit: Unit) -> list[Referent]:
+    """Note the meaning of each name that is not local, and return the units."""
+    names, own, used = unit.names, unit.names.stores(unit.node), []
+    for name in names.all:
+        if names.bindings(name) or name is getattr(unit.node, "name", None):
+            continue
+        chain, parts = [name], [name.value]
+        while isinstance(around := names.parents.get(chain[-1]), cst.Attribute):
+            chain.append(around)
+            parts.append(around.attr.value)
+        target, n = library.resolve(unit.source, unit.closure, parts)
+        if target.kind == "lost" and name.value in own:
+            continue
+        unit.references[chain[n - 1]] = target
+        if target.kind == "unit" and name not in names.aside:
+            used.append(target)
+    return used

@@ -1,11 +1,14 @@
 """Elementwise operations, and those of neural networks."""
 
+import functools
+
+from jaxfn.torch._translate.syntax import code
 from jaxfn.torch._translate.table.row import BoundCall, table
 
 
 def _truncated(given: BoundCall) -> str | None:
     """The quotient of integers is an integer."""
-    dtype = given.result_dtype()
+    dtype = given.result.dtype
     if dtype is None:
         return None
     is_int = "int" in dtype
@@ -14,8 +17,8 @@ def _truncated(given: BoundCall) -> str | None:
 
 def _masked_fill(given: BoundCall) -> str:
     """The array keeps its dtype, whatever value fills it."""
-    number = given.kind("value") in ("int", "float")
-    floating = "float" in (given.dtype("x") or "float")
+    number = given["value"].fact.kind in ("int", "float")
+    floating = "float" in (given["x"].fact.dtype or "float")
     cast = "" if number and floating else ".astype(x.dtype)"
     return f"jnp.where(mask, value, x){cast}"
 
@@ -116,7 +119,7 @@ masked_fill        x mask value                  @_masked_fill
 
 def _pad(given: BoundCall) -> str | None:
     """Torch's list begins at the last axis; JAX's widths at the first."""
-    sizes, ndim = given.elements("pad"), given.ndim("x")
+    sizes, ndim = given.elements("pad"), given["x"].fact.ndim
     if sizes is None or len(sizes) % 2:
         return None
     last = [f"({a}, {b})" for a, b in zip(sizes[::2], sizes[1::2], strict=True)][::-1]
@@ -125,107 +128,48 @@ def _pad(given: BoundCall) -> str | None:
     else:
         none = ["(0, 0)"] * (ndim - len(last))
         widths = f"({', '.join([*none, *last])},)"
-    value = ", constant_values=value" if given.has("value") else ""
+    value = ", constant_values=value" if "value" in given else ""
     return f"jnp.pad(x, {widths}{value})"
 
 
-# Torch leaves out targets of -100.
-_REDUCED = {
-    **{n: f"-jnp.{n}({{}}, where=target[:, None] != -100)" for n in ("mean", "sum")},
-    "none": "jnp.where(target == -100, 0, -{}[:, 0])",
-}
-
-
-def _picked(given: BoundCall, logs: str) -> str | None:
-    """Return the entries of the classes, with torch's reduction."""
-    text = _REDUCED.get(given.literal("reduction", "mean"))
-    plain = given.ndim("x") == 2 and given.ndim("target") == 1
-    if text is None or not plain:
-        return None
-    return text.format(f"jnp.take_along_axis({logs}, target[:, None], axis=1)")
-
-
-def _nll(given: BoundCall) -> str | None:
-    return _picked(given, "x")
-
-
-def _cross_entropy(given: BoundCall) -> str | None:
-    return _picked(given, "jax.nn.log_softmax(x, axis=1)")
-
-
-def _conv(given: BoundCall) -> str | None:
-    """In torch, one number stands for all axes."""
-    n = int(given.row.name[-2])
-    if given.ndim("x") not in (None, n + 2):
-        return None
-    parts = ["x", "weight"]
-    for name in ("stride", "padding"):
-        default = "1" if name == "stride" else "0"
-        kind = given.kind(name) if given.has(name) else "int"
-        one = name if given.has(name) else default
-        if kind == "int":
-            pair = one if name == "stride" else f"({one}, {one})"
-            parts.append(f"[{pair}] * {n}")
-        elif kind == "seq" and name == "stride":
-            parts.append(name)
-        elif kind == "seq":
-            parts.append(f"[(p, p) for p in {name}]")
-        else:
-            return None
-    if given.has("dilation"):
-        is_int = given.kind("dilation") == "int"
-        dilation = f"[dilation] * {n}" if is_int else "dilation"
-        parts.append(f"rhs_dilation={dilation}")
-    if given.has("groups"):
-        parts.append("feature_group_count=groups")
-    return _with_bias(given, f"jax.lax.conv_general_dilated({', '.join(parts)})", n)
-
-
-def _with_bias(given: BoundCall, found: str, n: int) -> str | None:
-    kind, bias = given.kind("bias"), f"bias[:, {', '.join(['None'] * n)}]"
-    if not given.has("bias") or given.is_none("bias"):
-        return found
-    if kind == "none":  # in these runs
-        return f"{found} + (0 if bias is None else {bias})"
-    return f"{found} + {bias}" if kind == "tensor" else None
-
-
-def _conv_transpose(given: BoundCall) -> str | None:
-    """Convolve the input, dilated by zeros, with the flipped weight."""
-    n = int(given.row.name[-2])
-    if given.ndim("x") not in (None, n + 2):
-        return None
-    kinds = {name: given.kind(name) for name in ("stride", "padding")}
-    if not set(kinds.values()) <= {"int", "seq", "none"}:
-        return None
-    axes = ", ".join(str(i + 2) for i in range(n))
-    weight = f"jnp.flip(weight, ({axes},)).swapaxes(0, 1)"
-    if given.has("groups"):
-        weight = (
-            f"jnp.flip(weight, ({axes},)).reshape(groups, -1, *weight.shape[1:])"
-            ".swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:])"
-        )
-    one = "padding" if given.has("padding") else "0"
-    gaps = f"[(k - 1 - {one}, k - 1 - {one}) for k in weight.shape[2:]]"
-    if kinds["padding"] == "seq":
-        gaps = "[(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], padding)]"
-    one = "stride" if given.has("stride") else "1"
-    apart = "stride" if kinds["stride"] == "seq" else f"[{one}] * {n}"
-    grouped = ", feature_group_count=groups" if given.has("groups") else ""
-    found = (
-        f"jax.lax.conv_general_dilated(x, {weight}, [1] * {n}, {gaps}, "
-        f"lhs_dilation={apart}{grouped})"
-    )
-    return _with_bias(given, found, n)
+def _picked(given: BoundCall) -> str | None:
+    """Return the entries of the classes of a batch."""
+    logs = "x" if given.row.name == "F.nll_loss" else "jax.nn.log_softmax(x, axis=1)"
+    plain = given["x"].fact.ndim == 2 and given["target"].fact.ndim == 1
+    return f"jnp.take_along_axis({logs}, target[:, None], axis=1)" if plain else None
 
 
 def _layer_norm(given: BoundCall) -> str | None:
     """Normalize over the last axis only: several would take a second line."""
-    sizes = given.elements("normalized_shape")
-    if sizes is None or len(sizes) != 1:
+    is_last = len(given.elements("normalized_shape") or ()) == 1
+    return "jax.nn.standardize(x, axis=-1, epsilon=eps)" if is_last else None
+
+
+def _each(given: BoundCall, name: str) -> str | None:
+    """Return the text of a list, or of one number for all axes."""
+    kind, n = given[name].fact.kind, given.row.name[-2]
+    one = f"[{name}] * {n}"
+    return {"seq": name, "int": one, "none": one}.get(kind)
+
+
+_strides = functools.partial(_each, name="stride")
+_paddings = functools.partial(_each, name="padding")
+_dilations = functools.partial(_each, name="dilation")
+
+
+def _bias(given: BoundCall) -> str | None:
+    """Return what is added; refuse another number of axes than the name has."""
+    n, kind = int(given.row.name[-2]), given["bias"].fact.kind
+    if given["x"].fact.ndim not in (None, n + 2) or kind not in ("tensor", "none"):
         return None
-    eps = "eps" if given.has("eps") else "1e-05"
-    return f"jax.nn.standardize(x, axis=-1, epsilon={eps})"
+    if code(given["bias"].value) == "None":
+        return ""
+    bias = f"bias[:, {', '.join(['None'] * n)}]"
+    return f" + {bias}" if kind == "tensor" else f" + (0 if bias is None else {bias})"
+
+
+def _flipped(given: BoundCall) -> str:
+    return f"jnp.flip(weight, {tuple(range(2, 2 + int(given.row.name[-2])))})"
 
 
 ROWS += table(
@@ -266,8 +210,11 @@ log_softmax|special.log_softmax|F.log_softmax x dim  jax.nn.log_softmax(x, axis=
 F.softmin          x dim                         jax.nn.softmax(-x, axis=dim)
 F.softmax          x dim -dtype                  jax.nn.softmax(x.astype(dtype), axis=dim)
 F.log_softmax      x dim -dtype                  jax.nn.log_softmax(x.astype(dtype), axis=dim)
-F.layer_norm       x normalized_shape            @_layer_norm
-F.layer_norm       x normalized_shape -eps       @_layer_norm
+F.layer_norm       x normalized_shape -eps?=1e-05  @_layer_norm
+F.nll_loss|F.cross_entropy x target              -jnp.mean(@_picked, where=target[:, None] != -100)
+F.nll_loss|F.cross_entropy x target -reduction=="mean"  -jnp.mean(@_picked, where=target[:, None] != -100)
+F.nll_loss|F.cross_entropy x target -reduction=="sum"  -jnp.sum(@_picked, where=target[:, None] != -100)
+F.nll_loss|F.cross_entropy x target -reduction=="none"  jnp.where(target == -100, 0, -@_picked[:, 0])
 F.glu              x dim?                        jax.nn.glu(x, axis=dim)
 F.embedding        x weight                      weight[x]
 F.one_hot          x num_classes                 jax.nn.one_hot(x, num_classes, dtype=int)
@@ -282,13 +229,12 @@ F.binary_cross_entropy_with_logits x target      jnp.mean(jax.nn.softplus(x) - x
 F.binary_cross_entropy_with_logits x target -reduction=="mean"  jnp.mean(jax.nn.softplus(x) - x * target)
 F.binary_cross_entropy_with_logits x target -reduction=="sum"  jnp.sum(jax.nn.softplus(x) - x * target)
 F.binary_cross_entropy_with_logits x target -reduction=="none"  jax.nn.softplus(x) - x * target
-F.nll_loss         x target                      @_nll
-F.nll_loss         x target -reduction           @_nll
-F.cross_entropy    x target                      @_cross_entropy
-F.cross_entropy    x target -reduction           @_cross_entropy
-F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 dilation? groups?  @_conv
-F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? padding? output_padding==0 groups?  @_conv_transpose
-F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride? padding? -groups?  @_conv_transpose
+F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 dilation groups?  jax.lax.conv_general_dilated(x, weight, @_strides, [(p, p) for p in @_paddings], rhs_dilation=@_dilations, feature_group_count=groups)@_bias
+F.conv1d|F.conv2d|F.conv3d x weight bias? stride?=1 padding?=0 -groups?  jax.lax.conv_general_dilated(x, weight, @_strides, [(p, p) for p in @_paddings], feature_group_count=groups)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0 output_padding==0  jax.lax.conv_general_dilated(x, @_flipped.swapaxes(0, 1), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0  jax.lax.conv_general_dilated(x, @_flipped.swapaxes(0, 1), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0 output_padding==0 groups  jax.lax.conv_general_dilated(x, @_flipped.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:]), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides, feature_group_count=groups)@_bias
+F.conv_transpose1d|F.conv_transpose2d|F.conv_transpose3d x weight bias? stride?=1 padding?=0 -groups  jax.lax.conv_general_dilated(x, @_flipped.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:]), [1] * (x.ndim - 2), [(k - 1 - p, k - 1 - p) for k, p in zip(weight.shape[2:], @_paddings)], lhs_dilation=@_strides, feature_group_count=groups)@_bias
 F.linear           x weight                      x @ weight.T
 F.linear           x weight bias==None           x @ weight.T
 F.linear           x weight bias:none            x @ weight.T + (0 if bias is None else bias)

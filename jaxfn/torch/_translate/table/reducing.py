@@ -1,16 +1,16 @@
 """Reductions, indices, matrices and transforms."""
 
-from jaxfn.torch._translate.table.row import BoundCall, row, table
+from jaxfn.torch._translate.table.row import BoundCall, table
 
 
 def _cumulative(given: BoundCall) -> str | None:
     # JAX keeps a narrow type of integers, in which sums overflow; torch takes int64.
-    small = given.dtype("x") in ("int8", "int16", "uint8") and not given.has("dtype")
+    small = given["x"].fact.dtype in ("int8", "int16", "uint8") and "dtype" not in given
     return None if small else f"jnp.{given.row.name}(x, axis=dim, dtype=dtype)"
 
 
 def _median(given: BoundCall) -> str:
-    if "int" in (given.dtype("x") or ""):
+    if "int" in (given["x"].fact.dtype or ""):
         return "jnp.sort(x.ravel())[(x.size - 1) // 2]"
     # Unlike sort, quantile gives nan where there is one, as torch's median does.
     return 'jnp.quantile(x, 0.5, method="lower")'
@@ -52,68 +52,25 @@ linalg.norm        x -dim:int -keepdim?          jnp.linalg.norm(x, axis=dim, ke
 linalg.norm        x ord dim:int keepdim?        jnp.linalg.norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.vector_norm x ord? dim? keepdim?          jnp.linalg.vector_norm(x, ord=ord, axis=dim, keepdims=keepdim)
 linalg.matrix_norm x ord?="fro" keepdim?         jnp.linalg.matrix_norm(x, ord=ord, keepdims=keepdim)
+max|min            x dim:int keepdim?            jnp.NAME(x, axis=dim, keepdims=keepdim)  jnp.argNAME(x, axis=dim, keepdims=keepdim)
+std_mean           x dim -keepdim?               jnp.std(x, axis=dim, ddof=1, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+std_mean           x dim unbiased==False keepdim?  jnp.std(x, axis=dim, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+std_mean           x dim -correction -keepdim?   jnp.std(x, axis=dim, ddof=correction, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+var_mean           x dim -keepdim?               jnp.var(x, axis=dim, ddof=1, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+var_mean           x dim unbiased==False keepdim?  jnp.var(x, axis=dim, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+var_mean           x dim -correction -keepdim?   jnp.var(x, axis=dim, ddof=correction, keepdims=keepdim)  jnp.mean(x, axis=dim, keepdims=keepdim)
+sort               x dim? descending? stable?    jnp.sort(x, axis=dim, descending=descending)  jnp.argsort(x, axis=dim, descending=descending)
+kthvalue           x k:int dim?=-1               jnp.take(jnp.sort(x, axis=dim), k - 1, axis=dim)  jnp.take(jnp.argsort(x, axis=dim), k - 1, axis=dim)
+topk               x k dim? largest==True sorted?  jax.lax.top_k(x, k, axis=dim)[0]  jax.lax.top_k(x, k, axis=dim)[1]  jax.lax.top_k(x, k, axis=dim)
+topk               x k dim?                      jax.lax.top_k(x, k, axis=dim)[0]  jax.lax.top_k(x, k, axis=dim)[1]  jax.lax.top_k(x, k, axis=dim)
 """,
     locals(),
-) + [
-    # Values and indices.
-    row(
-        "max",
-        "x dim:int keepdim?",
-        "jnp.max(x, axis=dim, keepdims=keepdim)",
-        second="jnp.argmax(x, axis=dim, keepdims=keepdim)",
-    ),
-    row(
-        "min",
-        "x dim:int keepdim?",
-        "jnp.min(x, axis=dim, keepdims=keepdim)",
-        second="jnp.argmin(x, axis=dim, keepdims=keepdim)",
-    ),
-    *[
-        row(
-            f"{kind}_mean",
-            takes,
-            f"jnp.{kind}(x, axis=dim{ddof}, keepdims=keepdim)",
-            second="jnp.mean(x, axis=dim, keepdims=keepdim)",
-        )
-        for kind in ("std", "var")
-        for takes, ddof in (
-            ("x dim -keepdim?", ", ddof=1"),
-            ("x dim unbiased==False keepdim?", ""),
-            ("x dim -correction -keepdim?", ", ddof=correction"),
-        )
-    ],
-    row(
-        "sort",
-        "x dim? descending? stable?",
-        "jnp.sort(x, axis=dim, descending=descending)",
-        second="jnp.argsort(x, axis=dim, descending=descending)",
-    ),
-    row(
-        "kthvalue",
-        "x k:int dim?=-1",
-        "jnp.take(jnp.sort(x, axis=dim), k - 1, axis=dim)",
-        second="jnp.take(jnp.argsort(x, axis=dim), k - 1, axis=dim)",
-    ),
-    row(
-        "topk",
-        "x k dim? largest==True sorted?",
-        "jax.lax.top_k(x, k, axis=dim)[0]",
-        second="jax.lax.top_k(x, k, axis=dim)[1]",
-        pair="jax.lax.top_k(x, k, axis=dim)",
-    ),
-    row(
-        "topk",
-        "x k dim?",
-        "jax.lax.top_k(x, k, axis=dim)[0]",
-        second="jax.lax.top_k(x, k, axis=dim)[1]",
-        pair="jax.lax.top_k(x, k, axis=dim)",
-    ),
-]
+)
 
 
 def _along(given: BoundCall) -> bool:
     """Return whether the index has the shape of the array, except along the axis."""
-    x, index = given.shape("x"), given.shape("index")
+    x, index = given["x"].fact.shape, given["index"].fact.shape
     dim = given.traced("dim", None)
     if x is None or index is None or len(x) != len(index) or dim is None:
         return False
@@ -126,22 +83,24 @@ def _gather(given: BoundCall) -> str | None:
     """If the index is smaller along other axes, torch reads the first elements."""
     if _along(given):
         return "jnp.take_along_axis(x, index, axis=dim)"
-    ndim, dim = given.ndim("x"), given.traced("dim", None)
+    ndim, dim = given["x"].fact.ndim, given.traced("dim", None)
     if not ndim or not isinstance(dim, int):
         return None
     sizes = [":" if i == dim % ndim else f":index.shape[{i}]" for i in range(ndim)]
     return f"jnp.take_along_axis(x[{', '.join(sizes)}], index, axis=dim)"
 
 
-def _fits(given: BoundCall) -> bool:
-    """Return whether source and index match: torch ignores other elements."""
-    return given.kind("src") != "tensor" or given.shape("src") == given.shape("index")
+def _source(given: BoundCall) -> str:
+    """Torch ignores the elements that the index lacks."""
+    fits = given["src"].fact.shape == given["index"].fact.shape
+    is_number = not given["src"].fact.is_tensor
+    return "src" if fits or is_number else "src[tuple(map(slice, index.shape))]"
 
 
 def _grid(given: BoundCall) -> str | None:
     """Return the index of `.at` with `index` along one axis and all of the others."""
     dim = given.literal("dim", None)
-    if not given.shape("index") or not isinstance(dim, int):
+    if not given["index"].fact.shape or not isinstance(dim, int):
         return None
     grid = "*jnp.indices(index.shape, sparse=True)"
     head = f"{grid}[:{dim}], " if dim else ""
@@ -149,33 +108,14 @@ def _grid(given: BoundCall) -> str | None:
     return f"({head}index{tail})"
 
 
-def _at_grid(what: str, source: str) -> str:
-    def found(given: BoundCall) -> str | None:
-        grid, part = _grid(given), "[tuple(map(slice, index.shape))]"
-        fits = not given.has("src") or _fits(given)
-        return grid and f"x.at[{grid}].{what}({source}{'' if fits else part})"
+def _axis(given: BoundCall) -> str | None:
+    """Return the index of `.at` with `index` along one axis."""
+    dim = given.literal("dim", None)
+    if not given["x"].fact.ndim or not isinstance(dim, int):
+        return None
+    head = ":, " * dim if dim >= 0 else "..., "
+    return f"{head}index{', :' * (-dim - 1)}"
 
-    return found  # pyright: ignore[reportReturnType]
-
-
-_scatter, _scatter_add = _at_grid("set", "src"), _at_grid("add", "src")
-_scatter_value = _at_grid("set", "value")
-
-
-def _axis(what: str) -> str:
-    def found(given: BoundCall) -> str | None:
-        dim = given.literal("dim", None)
-        if not given.ndim("x") or not isinstance(dim, int):
-            return None
-        head = ":, " * dim if dim >= 0 else "..., "
-        return f"x.at[{head}index{', :' * (-dim - 1)}].{what}"
-
-    return found  # pyright: ignore[reportReturnType]
-
-
-_index_add, _index_fill = _axis("add(source)"), _axis("set(value)")
-_index_add_times = _axis("add(alpha * source)")
-_index_copy = _axis("set(source)")
 
 ROWS += table(
     """
@@ -183,58 +123,28 @@ gather             x dim index                   @_gather
 take_along_dim     x indices dim                 jnp.take_along_axis(x, indices, axis=dim)
 index_select       x dim index                   jnp.take(x, index, axis=dim)
 take               x index                       jnp.take(x.ravel(), index)
-index_add          x dim index source            @_index_add
-index_add          x dim index source -alpha     @_index_add_times
-index_copy         x dim index source            @_index_copy
-index_fill         x dim index value             @_index_fill
-scatter            x dim index src               @_scatter
-scatter            x dim index -value            @_scatter_value
-scatter_add        x dim index src               @_scatter_add
-searchsorted       sorted_sequence x right?      @_searchsorted
+index_add          x dim index source            x.at[@_axis].add(source)
+index_add          x dim index source -alpha     x.at[@_axis].add(alpha * source)
+index_copy         x dim index source            x.at[@_axis].set(source)
+index_fill         x dim index value             x.at[@_axis].set(value)
+scatter            x dim index src               x.at[@_grid].set(@_source)
+scatter            x dim index -value            x.at[@_grid].set(value)
+scatter_add        x dim index src               x.at[@_grid].add(@_source)
+searchsorted       sorted_sequence x right==True  jnp.searchsorted(sorted_sequence, x, side="right")
+searchsorted       sorted_sequence x right==False  jnp.searchsorted(sorted_sequence, x)
+searchsorted       sorted_sequence x             jnp.searchsorted(sorted_sequence, x)
 bucketize          x boundaries right==True      jnp.searchsorted(boundaries, x, side="right")
 bucketize          x boundaries                  jnp.searchsorted(boundaries, x)
 isin               x test_elements               jnp.isin(x, test_elements)
 """,
-    {
-        **locals(),
-        "_searchsorted": lambda given: (
-            None
-            if given.ndim("sorted_sequence") != 1
-            else "jnp.searchsorted(sorted_sequence, x)"
-            if not given.has("right")
-            else {
-                True: 'jnp.searchsorted(sorted_sequence, x, side="right")',
-                False: "jnp.searchsorted(sorted_sequence, x)",
-            }.get(given.literal("right", None))
-        ),
-    },
+    locals(),
 )
 
 
-def _triangular(given: BoundCall) -> str | None:
-    """Torch has `upper`, JAX `lower`."""
-    upper = given.literal("upper", None)
-    lower = "not upper" if upper is None else str(not upper)
-    left = ", left_side=left" if given.has("left") else ", left_side=True"
-    unit = ", unit_diagonal=unitriangular" if given.has("unitriangular") else ""
-    if given.ndim("x") is None or given.ndim("x") != given.ndim("B"):
-        return None
-    return f"jax.lax.linalg.triangular_solve(x, B{left}, lower={lower}{unit})"
-
-
-def _solve(given: BoundCall) -> str | None:
+def _matrices(given: BoundCall) -> str | None:
     """Refuse batches of vectors, which JAX takes for matrices."""
-    same = given.ndim("A") is not None and given.ndim("A") == given.ndim("B")
-    if same or given.ndim("B") == 1:
-        return "jnp.linalg.solve(A, B)"
-    return None
-
-
-def _cholesky_solve(given: BoundCall) -> str | None:
-    upper = given.literal("upper", False)
-    if upper is None or given.ndim("x") != given.ndim("L") or given.ndim("x") != 2:
-        return None
-    return f"jax.scipy.linalg.cho_solve((L, {not upper}), x)"
+    one, two = (given[p.name].fact.ndim for p in given.row.params[:2])
+    return "" if two == 1 or (one == two and two is not None) else None
 
 
 ROWS += table(
@@ -270,14 +180,18 @@ pinverse|linalg.pinv x                           jnp.linalg.pinv(x)
 slogdet|linalg.slogdet x                         jnp.linalg.slogdet(x)
 tensordot          x other dims                  jnp.tensordot(x, other, axes=dims)
 cholesky|linalg.cholesky x                       jnp.linalg.cholesky(x, symmetrize_input=False)
-cholesky_solve     x L upper?                    @_cholesky_solve
+cholesky_solve     x L                           jax.scipy.linalg.cho_solve((L, True), x)@_matrices
+cholesky_solve     x L upper==False              jax.scipy.linalg.cho_solve((L, True), x)@_matrices
+cholesky_solve     x L upper==True               jax.scipy.linalg.cho_solve((L, False), x)@_matrices
 linalg.cross       x other dim?                  jnp.cross(x, other, axis=dim)
 linalg.eigh        x                             jnp.linalg.eigh(x, symmetrize_input=False)
 linalg.eigvalsh    x                             jnp.linalg.eigvalsh(x, symmetrize_input=False)
 linalg.multi_dot   tensors                       jnp.linalg.multi_dot(tensors)
 linalg.qr          x mode?                       jnp.linalg.qr(x, mode=mode)
-linalg.solve       A B                           @_solve
-linalg.solve_triangular x B upper left? unitriangular?  @_triangular
+linalg.solve       A B                           jnp.linalg.solve(A, B)@_matrices
+linalg.solve_triangular x B upper==True left?=True unitriangular?  jax.lax.linalg.triangular_solve(x, B, left_side=left, lower=False, unit_diagonal=unitriangular)@_matrices
+linalg.solve_triangular x B upper==False left?=True unitriangular?  jax.lax.linalg.triangular_solve(x, B, left_side=left, lower=True, unit_diagonal=unitriangular)@_matrices
+linalg.solve_triangular x B upper left?=True unitriangular?  jax.lax.linalg.triangular_solve(x, B, left_side=left, lower=not upper, unit_diagonal=unitriangular)@_matrices
 linalg.svd         x full_matrices?              jnp.linalg.svd(x, full_matrices=full_matrices)
 linalg.svdvals     x                             jnp.linalg.svd(x, compute_uv=False)
 linalg.vecdot      x y                           jnp.linalg.vecdot(x, y)

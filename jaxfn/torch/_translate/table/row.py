@@ -5,13 +5,17 @@ The columns of a table:
 1. The name, or several with `|` between them. `sum` is `torch.sum` and the method,
    `.view` only the method, `torch.where` only the function. `F.x`, `linalg.x`,
    `special.x` and `fft.x` are functions of these modules.
-2. The parameters, by torch's names. `x` is required, `dim?` is optional, and `dim?=0`
+2. The parameters, by torch's names, or `()`. `x` is required, `dim?` is optional, and `dim?=0`
    has a default. `*size` takes sizes or one tuple of them. `other:tensor` must be a
    tensor, `dim:int` an integer. `-dtype` is given by name, and `mode=="tanh"` takes
    only this value.
 3. The equivalent: an expression. An argument whose value is a parameter that the call
-   lacks is left out. `NAME` is the name, without its module. `@f` is a constant, or a
-   function that returns the expression or None to refuse.
+   lacks is left out. `NAME` is the name, without its module. `@f` is the text that a
+   function returns; it returns None to refuse.
+4. If the call has two results: the second one.
+5. An expression of both, if one call of JAX gives them.
+
+Between the columns after the first are two blanks or more.
 """
 
 from __future__ import annotations
@@ -22,42 +26,26 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxfn.torch._translate.observed import UNKNOWN, ExprType
+from jaxfn.torch._translate.observed import ExprType
 from jaxfn.torch._translate.syntax import Sizes, code, cst, fill
 
+_CALLED = re.compile(r"@(\w+)")
 _TOKEN = re.compile(r"(\*{0,2}|-)(\w+)(\?)?(?::(\w+))?(?:(==?)(.+))?")
 
 
-def row(name: str, takes: str, gives: Any, **more: Any) -> TableRow:
-    """Return a row that has more than a table can express."""
-    return TableRow(
-        name, tuple(_param(token) for token in takes.split()), gives, **more
-    )
-
-
-def table(
-    text: str, functions: Mapping[str, Any] | None = None, **more: Any
-) -> list[TableRow]:
+def table(text: str, functions: Mapping[str, Any], **more: Any) -> list[TableRow]:
     """Return the rows of a table: see the columns above."""
     rows = []
     for line in text.strip().splitlines():
-        head, gives = _columns(line)
-        names, _, takes = head.partition(" ")
+        names, _, rest = line.partition(" ")
+        takes, *results = re.split(r" {2,}", rest.strip())
+        tokens = takes.removeprefix("()").split()
+        params = tuple(_param(token) for token in tokens)
         for name in names.split("|"):
-            made: Any = gives.replace("NAME", name.rpartition(".")[2])
-            if gives.startswith("@"):
-                made = (functions or {})[gives[1:]]
-            rows.append(row(name, takes, made, **more))
+            short = name.rpartition(".")[2]
+            made: list[Any] = [result.replace("NAME", short) for result in results]
+            rows.append(TableRow(name, params, functions, *made, **more))
     return rows
-
-
-def _columns(line: str) -> tuple[str, str]:
-    """Split a line at the first gap of two blanks after the name."""
-    name, _, rest = line.partition(" ")
-    parts = re.split(r" {2,}", rest.strip(), maxsplit=1)
-    if len(parts) == 1:
-        raise ValueError(f"two blanks are missing before the expression: {line}")
-    return f"{name} {parts[0]}", parts[1]
 
 
 def _param(token: str) -> Param:
@@ -82,14 +70,6 @@ MODULES = {
 _MEANINGLESS = {"device", "memory_format", "layout", "pin_memory", "non_blocking"}
 _MEANINGLESS |= {"stable", "sorted", "requires_grad", "_stacklevel", "async"}
 _SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "input": "x", "self": "x"}
-# Methods that JAX's arrays have too: `x.sum(0)` stays a method. The tables of the other
-# files say which methods are translated.
-METHODS = {
-    "all", "any", "argmax", "argmin", "argsort", "clip", "conj", "cumprod", "cumsum",
-    "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape",
-    "round", "sort", "squeeze", "std", "sum", "swapaxes", "take", "trace",
-    "transpose", "var",
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,16 +91,18 @@ class TableRow:
 
     name: str
     params: tuple[Param, ...]
-    gives: str | Callable[[BoundCall], str | None]
+    functions: Mapping[str, Callable[[BoundCall], str | None]] = dataclasses.field(
+        repr=False
+    )
+    gives: str
     second: str | None = None
     pair: str | None = None
     elementwise: bool = False
 
     def __str__(self) -> str:
         params = ", ".join(p.name for p in self.params)
-        gives = (
-            self.gives if isinstance(self.gives, str) else "depends on the arguments"
-        )
+        depends = re.search(_CALLED, self.gives)
+        gives = "depends on the arguments" if depends else self.gives
         return f"{self.names()[-1]}({params}) -> {gives}"
 
     def names(self) -> list[str]:
@@ -197,12 +179,13 @@ class CallArgument:
     original: Any
     value: Any
     fact: ExprType
-    owner: ExprType = UNKNOWN  # the type of `y` in `y.z`, or in `y.z()`
 
     def may_be(self, kind: str) -> bool:
         """Return whether it is known to be of a kind."""
         if kind == "size":
             return self.fact.kind in ("int", "seq", "unknown")
+        if kind == "shape":  # of a list or tuple, torch makes a tensor of its numbers
+            return self.fact.dtype == "Size"
         if kind == "int" and self.fact.kind == "unknown":
             return self.keyword is not None
         return self.fact.kind == kind
@@ -220,56 +203,34 @@ class CallArgument:
         return self.fact.value if found is None else found
 
 
+_NONE = CallArgument(None, "", cst.Name("None"), cst.Name("None"), ExprType("none"))
+
+
 class BoundCall:
     """A row with the arguments of a call."""
 
     def __init__(
         self, row: TableRow, given: Mapping[str, list[CallArgument]], result: ExprType
     ) -> None:
-        self.row, self._given, self._result = row, dict(given), result
+        self.row, self._given, self.result = row, dict(given), result
         self._extra: dict[str, Any] = {}
 
     # ---- queries by functions of the tables
 
-    def has(self, name: str) -> bool:
-        """Return whether the call has this argument."""
+    def __contains__(self, name: str) -> bool:
         return name in self._given
 
-    def kind(self, name: str) -> str:
-        """Return the kind of an argument."""
-        return self._given[name][0].fact.kind if self.has(name) else "none"
-
-    def is_none(self, name: str) -> bool:
-        """Return whether None is written out."""
-        return code(self._given[name][0].value) == "None"
-
-    def every(self, name: str) -> list[CallArgument]:
-        """Return all arguments for a parameter, one by one."""
-        return self._given.get(name, [])
-
-    def ndim(self, name: str) -> int | None:
-        """Return the number of axes in all runs."""
-        return self._given[name][0].fact.ndim
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape in all runs."""
-        return self._given[name][0].fact.shape
-
-    def is_dense(self, name: str) -> bool:
-        """Return whether it was contiguous in all runs."""
-        return self._given[name][0].fact.dense
-
-    def dtype(self, name: str) -> str | None:
-        """Return the dtype in all runs."""
-        return self._given[name][0].fact.dtype
+    def __getitem__(self, name: str) -> CallArgument:
+        """The argument, or the first of several; None is in the place of none."""
+        return self._given.get(name, [_NONE])[0]
 
     def literal(self, name: str, default: Any) -> Any:
         """Return the number or string that is written out, else None."""
-        return self._given[name][0].literal() if self.has(name) else default
+        return self[name].literal() if name in self else default
 
     def traced(self, name: str, default: Any) -> Any:
         """Return the number that is written out, or was the same in all runs."""
-        return self._given[name][0].traced() if self.has(name) else default
+        return self[name].traced() if name in self else default
 
     def elements(self, name: str) -> list[str] | None:
         """Return names for the elements of a tuple or list that is written out."""
@@ -295,20 +256,12 @@ class BoundCall:
 
     def sizes_at(self, name: str, dim: str) -> list[int] | None:
         """Return the sizes of an axis in all runs."""
-        fact, axis = self._given[name][0].fact, self.traced(dim, None)
+        fact, axis = self[name].fact, self.traced(dim, None)
         if not isinstance(axis, int) or not fact.shapes:
             return None
         if any(s and not -len(s) <= axis < len(s) for s in fact.shapes):
             return None
         return [s[axis] if s else 1 for s in fact.shapes]
-
-    def result_dtype(self) -> str | None:
-        """Return the dtype of the result, in all runs."""
-        return self._result.dtype
-
-    def result_shape(self) -> tuple[int, ...] | None:
-        """Return the shape of the result, in all runs."""
-        return self._result.shape
 
     def _named(self, value: Any) -> str:
         text = code(value)
@@ -320,18 +273,17 @@ class BoundCall:
 
     # ---- the result
 
-    def expression(self, part: str = "gives", *, method: bool = False) -> Any:
+    def expression(self, part: str = "gives") -> Any:
         """Return the expression in JAX, or None if there is none."""
-        template: Any = getattr(self.row, part)
-        if callable(template):
-            template = template(self)
-        if template is None:
-            return None
+        template: str = getattr(self.row, part)
+        for name in re.findall(_CALLED, template):
+            text = self.row.functions[name](self)
+            if text is None:
+                return None
+            template = template.replace(f"@{name}", text)
         values: dict[str, Any] = dict(self._extra)
         for p in self.row.params:
             values[p.name] = self._value(p)
-        if method:
-            template = _as_method(template)
         return fill(template, values)
 
     def _value(self, p: Param) -> Any:
@@ -353,11 +305,3 @@ def _spelling(keyword: str, names: set[str]) -> str:
     if keyword in names:
         return keyword
     return _SPELLINGS.get(keyword, keyword)
-
-
-def _as_method(template: str) -> str:
-    """Return `x.sum(axis=dim)` for `jnp.sum(x, axis=dim)`, as the call was written."""
-    match = re.match(r"jnp\.(\w+)\(x(?=[,)])(?:, )?", template)
-    if match is None or match[1] not in METHODS:
-        return template
-    return f"x.{match[1]}({template[match.end() :]}"

@@ -3,8 +3,7 @@
 Without a dtype, new arrays have JAX's default in place of torch's.
 """
 
-from jaxfn.torch._translate.syntax import code
-from jaxfn.torch._translate.table.row import BoundCall, row, table
+from jaxfn.torch._translate.table.row import BoundCall, table
 
 
 def _expand(given: BoundCall) -> str | None:
@@ -12,7 +11,7 @@ def _expand(given: BoundCall) -> str | None:
     sizes = given.sizes("size")
     if sizes is None:
         return "jnp.broadcast_to(x, size)"
-    ndim = given.ndim("x")
+    ndim = given["x"].fact.ndim
     kept = []
     for i, text in enumerate(sizes):
         if text == "-1":
@@ -34,7 +33,7 @@ def _squeeze(given: BoundCall) -> str | None:
 
 def _chunk(given: BoundCall) -> str | None:
     dim = given.literal("dim", 0)
-    sizes, n = given.shape("x"), given.literal("chunks", None)
+    sizes, n = given["x"].fact.shape, given.literal("chunks", None)
     if sizes is None or not isinstance(n, int) or not isinstance(dim, int):
         return None
     if sizes[dim] % n == 0:
@@ -45,7 +44,7 @@ def _chunk(given: BoundCall) -> str | None:
 
 def _split(given: BoundCall) -> str | None:
     """Torch takes sizes, or one for all; JAX takes the indices to cut at."""
-    if given.kind("split_size") == "int":
+    if given["split_size"].fact.kind == "int":
         return (
             "jnp.split(x, list(range(split_size, x.shape[dim], split_size)), axis=dim)"
         )
@@ -58,7 +57,7 @@ def _split(given: BoundCall) -> str | None:
 
 def _sum_to_size(given: BoundCall) -> str | None:
     """Sum over the axes that are 1, or missing, in the result."""
-    sizes, found = given.shape("x"), given.result_shape()
+    sizes, found = given["x"].fact.shape, given.result.shape
     if sizes is None or found is None:
         return None
     n = len(sizes) - len(found)
@@ -82,21 +81,12 @@ def _flatten(given: BoundCall) -> str | None:
     return f"x.reshape(({head}-1{tail}))"
 
 
-def _unflatten(given: BoundCall) -> str | None:
-    dim, sizes = given.literal("dim", None), given.elements("sizes")
-    if not isinstance(dim, int) or sizes is None:
-        return None
-    head = f"*x.shape[:{dim}], " if dim else ""
-    tail = f", *x.shape[{dim + 1}:]" if dim != -1 else ","
-    return f"x.reshape(({head}{', '.join(sizes)}{tail}))"
-
-
 def _cast_to(given: BoundCall) -> str | None:
     """`to` takes a dtype, a device or a tensor, in any order."""
-    wanted = [n for n in ("first", "second", "dtype") if given.has(n)]
+    wanted = [n for n in ("first", "second", "dtype") if n in given]
     found = "x"
     for name in wanted:
-        kind = given.kind(name)
+        kind = given[name].fact.kind
         if kind == "dtype":
             found = f"x.astype({name})"
         elif kind == "tensor":
@@ -106,28 +96,10 @@ def _cast_to(given: BoundCall) -> str | None:
     return found
 
 
-def _stride(given: BoundCall) -> str | None:
-    """Return the steps of a contiguous array, of which all in JAX are."""
-    ndim, dim = given.ndim("x"), given.literal("dim", "all")
-    if ndim is None or not given.is_dense("x"):
-        return None
-    steps = [
-        " * ".join(f"x.shape[{k}]" for k in range(i + 1, ndim)) or "1"
-        for i in range(ndim)
-    ]
-    if dim == "all":
-        return f"({', '.join(steps)},)"
-    return steps[dim] if isinstance(dim, int) and -ndim <= dim < ndim else None
-
-
-def _type(given: BoundCall) -> str | None:
-    return "x.astype(dtype)" if given.kind("dtype") == "dtype" else None
-
-
 ROWS = table(
     """
 .to                x first? second? -dtype? copy?  @_cast_to
-.type              x dtype                       @_type
+.type              x dtype:dtype                 x.astype(dtype)
 .type_as           x other                       x.astype(other.dtype)
 .float             x                             x.astype(jnp.float32)
 .double            x                             x.astype(jnp.float64)
@@ -161,12 +133,12 @@ rot90              x k? dims?                    jnp.rot90(x, k=k, axes=dims)
 .numel|.nelement|numel x                         x.size
 .element_size      x                             x.dtype.itemsize
 .is_contiguous     x                             True
-.stride            x dim?                        @_stride
 .is_floating_point|is_floating_point x           jnp.issubdtype(x.dtype, jnp.floating)
 .is_complex|is_complex x                         jnp.iscomplexobj(x)
 broadcast_tensors  *tensors                      jnp.broadcast_arrays(*tensors)
 broadcast_shapes   *shapes                       jnp.broadcast_shapes(*shapes)
 meshgrid           *tensors -indexing?="ij"      jnp.meshgrid(*tensors, indexing=indexing)
+jit.is_scripting|jit.is_tracing ()               False
 finfo|iinfo        type                          jnp.NAME(type)
 is_tensor          x                             isinstance(x, jax.Array)
 """,
@@ -197,8 +169,8 @@ t                  x                             x.T
 adjoint            x                             x.conj().mT
 transpose          x dim0 dim1                   jnp.swapaxes(x, dim0, dim1)
 unbind             x dim?                        jnp.unstack(x, axis=dim)
+unflatten          x dim:int sizes               x.reshape((*x.shape[:dim], *sizes, *x.shape[dim:][1:]))
 unsqueeze          x dim                         jnp.expand_dims(x, dim)
-unflatten          x dim sizes                   @_unflatten
 .view              x **shape:size                x.reshape(*shape)
 .sum_to_size       x *size                       @_sum_to_size
 select             x dim index                   jnp.take(x, index, axis=dim)
@@ -210,35 +182,20 @@ imag               x                             x.imag
 """,
     locals(),
 )
-ROWS += [row(f"jit.is_{what}", "", "False") for what in ("scripting", "tracing")]
 
 
 def _tensor(given: BoundCall) -> str | None:
     """Refuse data whose type is not known."""
-    if given.has("dtype"):
+    if "dtype" in given:
         return "jnp.array(data, dtype=dtype)"
     known = ("tensor", "array", "int", "float", "bool", "seq")
-    return "jnp.array(data)" if given.kind("data") in known else None
+    return "jnp.array(data)" if given["data"].fact.kind in known else None
 
 
-def _spaced(given: BoundCall) -> str | None:
+def _floating(given: BoundCall) -> str | None:
     """Refuse integers: torch rounds them towards 0, JAX down."""
-    if given.has("dtype") and "float" not in (given.result_dtype() or "unknown"):
-        return None
-    name = given.row.name
-    return f"jnp.{name}(start, end, steps, dtype=dtype)"
-
-
-def _new(given: BoundCall) -> str | None:
-    """Take sizes only: of a list or tuple, torch makes a tensor of its numbers."""
-    sizes = given.every("size")
-    alone = len(sizes) == 1 and code(sizes[0].original)
-    is_shape = alone and alone.endswith((".shape", ".size()"))
-    if is_shape and sizes[0].owner.is_tensor:
-        return "jnp.zeros(size, x.dtype)"
-    if sizes and {size.fact.kind for size in sizes} == {"int"}:
-        return "jnp.zeros(size, x.dtype)"
-    return None
+    is_float = "float" in (given.result.dtype or "")
+    return "" if is_float or "dtype" not in given else None
 
 
 ROWS += table(
@@ -259,12 +216,13 @@ empty_like         x -dtype?                     jnp.zeros_like(x, dtype=dtype)
 eye                n m? -dtype?                  jnp.eye(n, m, dtype=dtype)
 full               size fill_value -dtype?       jnp.full(size, fill_value, dtype)
 full_like          x fill_value -dtype?          jnp.full_like(x, fill_value, dtype=dtype)
-linspace|logspace  start end steps -dtype?       @_spaced
+linspace|logspace  start end steps -dtype?       jnp.NAME(start, end, steps, dtype=dtype)@_floating
 ones|zeros         *size -dtype?                 jnp.NAME(size, dtype)
 ones_like|zeros_like x -dtype?                   jnp.NAME(x, dtype=dtype)
 scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
 .new               x data:array                  jnp.array(data, dtype=x.dtype)
-.new               x *size                       @_new
+.new               x shape:shape                 jnp.zeros(shape, x.dtype)
+.new               x *size:int                   jnp.zeros(size, x.dtype)
 .new_empty|.new_zeros x *size                    jnp.zeros(size, x.dtype)
 .new_empty|.new_zeros x *size -dtype:dtype       jnp.zeros(size, dtype)
 .new_full          x size fill_value             jnp.full(size, fill_value, x.dtype)
@@ -276,6 +234,9 @@ scalar_tensor      s -dtype?                     jnp.array(s, dtype=dtype)
 tril|triu|diag     x diagonal?                   jnp.NAME(x, diagonal)
 diag_embed         x                             jnp.where(jnp.eye(x.shape[-1], dtype=bool), x[..., None], 0)
 diagflat           x offset?                     jnp.diagflat(x, offset)
+.zero_             x                             jnp.zeros_like(x)
+.fill_             x value                       jnp.full_like(x, value)
+.copy_             x other                       jnp.broadcast_to(other, x.shape).astype(x.dtype)
 vander             x                             jnp.vander(x)
 """,
     locals(),
