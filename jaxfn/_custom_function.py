@@ -62,7 +62,9 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         backward: Rule `backward(ctx, *grads)`.
         jvp: Rule `jvp(ctx, *tangents)`.
         vmap: Rule `vmap(info, in_dims, *args)`.
-        generate_jvp_rule: Whether forward mode transposes the reverse rule.
+        generate_jvp_rule: Whether forward mode transposes the reverse rule. That must
+            be linear in its cotangents: one that drops small ones, by `jnp.where`,
+            gives zero. `jaxfn.check` finds it.
 
     Attributes:
         fun: The function without rules.

@@ -257,8 +257,14 @@ def _tree(value: Any, label: str) -> Any:
             f"{label} holds a traced value inside an object of type "
             f"{type(value).__name__}, so jaxfn can't save it: expected arrays in "
             "save_for_backward, or in an attribute that is an array, a dict, list, "
-            "tuple, registered pytree, dataclass or SimpleNamespace. Save the array "
-            "itself, or register the type with jax.tree_util.register_pytree_node."
+            "tuple, registered pytree, dataclass or SimpleNamespace. "
+            + (
+                "Pass the array to apply as an argument of its own, beside the "
+                "function that uses it."
+                if callable(value)
+                else "Save the array itself, or register the type with "
+                "jax.tree_util.register_pytree_node."
+            )
         )
     kept = value.copy() if isinstance(value, np.ndarray) else value
     return _Node([], lambda _: kept.copy() if isinstance(kept, np.ndarray) else kept)

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from jaxfn._advice.words import APPLY, NONDIFF, note_on
+from jaxfn._advice.words import APPLY, NONDIFF, TENSOR, note_on
 from jaxfn._context import STATE, BackwardCFunction
 from jaxfn._core import Layout, messages
 
@@ -64,6 +64,8 @@ def better(
         return messages.RuleTypeError(f"{error}. {message}") if message else None
     ctx = args[0] if args and isinstance(args[0], BackwardCFunction) else None
     note = ctx is not None and _note_on_ctx(error, name, rule_name, rule, ctx)
+    if any(map(messages.is_tensor, jax.tree.leaves(args))):
+        note = TENSOR.format(rule=f"{name}.{rule_name}")
     _add(note or note_on(error, APPLY.format(name=name), f"{name}.{rule_name}"), error)
     return None
 

@@ -50,8 +50,8 @@ _TORCH = (
     "{op} in place of torch's. To run the PyTorch class as it is, use "
     "jaxfn.torch.from_torch."
 )
-_TENSOR = (
-    "`{rule}` gave a torch.Tensor to JAX. Pass JAX arrays to apply: "
+TENSOR = (
+    "`{rule}` gave a torch.Tensor to JAX, or got one. Pass JAX arrays to apply: "
     "jnp.asarray(tensor.numpy()). To run the PyTorch class as it is, use "
     "jaxfn.torch.from_torch."
 )
@@ -112,7 +112,7 @@ _ROWS: tuple[tuple[Any, str, str], ...] = (
     (TypeError, "do not support in-place item assignment", _WRITE),
     (TypeError, r"^(?P<op>\w+)\(\).* must be .*Tensor", _TORCH),
     (TypeError, "^unsupported operand.*'Tensor'", _TORCH),
-    (TypeError, r"^Error interpreting argument .*torch\.Tensor", _TENSOR),
+    (TypeError, r"^Error interpreting argument .*torch\.Tensor", TENSOR),
     (TypeError, rf"unexpected keyword argument '(?P<method>{_WORDS})'", _KEYWORD),
     (TypeError, "^'int' object is not callable", _CALLED),
     (TypeError, "^Cannot interpret '(?P<dtype>[-\\w]+)' as a data type", _DTYPE),

@@ -158,6 +158,14 @@ class Case:
             jax.ShapeDtypeStruct(o.shape, o.dtype, sharding=o.sharding) for o in outs
         ]
 
+    @functools.cached_property
+    def has_float_outputs(self) -> bool:
+        """Whether an output has a derivative; True if the function raises."""
+        try:
+            return bool(self.out_types)
+        except Exception:  # noqa: BLE001  (the checks say what it raises)
+            return True
+
     def pull(self, cts: Arrays, *xs: Any) -> Arrays:
         """Return the cotangents of the float arrays, by reverse mode."""
         return self.gradients(cts, *self.whole(xs))

@@ -30,6 +30,7 @@ class CheckError(AssertionError):
 
 
 NO_FLOATS = "no argument is a float or complex array"
+NO_FLOAT_OUTPUTS = "no output is a float or complex array"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ class CheckReport:
         if self.failures:
             wrong = " and ".join(self.wrong_rules)
             return f"{of}: {len(self.failures)} of {n} {failed}{rest}. Wrong: {wrong}."
-        if any(r.message == NO_FLOATS for r in self.skipped):
-            rest += f". No derivative was compared: {NO_FLOATS}"
+        for why in {r.message for r in self.skipped} & {NO_FLOATS, NO_FLOAT_OUTPUTS}:
+            rest += f". No derivative was compared: {why}"
         return f"{of}: all {n} {passed}{rest}."
 
     def _subject(self) -> str:

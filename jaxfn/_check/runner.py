@@ -15,7 +15,7 @@ from jaxfn._check.case import Case, Plan
 from jaxfn._check.checks import batching, first_order, programs
 from jaxfn._check.checks.second_order import Second
 from jaxfn._check.compile import Call, Together
-from jaxfn._check.report import NO_FLOATS, CheckResult
+from jaxfn._check.report import NO_FLOAT_OUTPUTS, NO_FLOATS, CheckResult
 from jaxfn._check.rows import Rows
 from jaxfn._check.shared import Outcome, Skip, described
 from jaxfn._core import internals, messages
@@ -210,6 +210,8 @@ class Run(Rows):
         takes_any = this.rule in ("forward", "vmap") and name not in _WITH_GRADIENT
         if not case.at and not takes_any:
             return NO_FLOATS
+        if not takes_any and not case.has_float_outputs:
+            return NO_FLOAT_OUTPUTS
         if name in ("backward", "jvp") and case.surrogate and case.reference is None:
             return "a surrogate: not compared with the slope of the value"
         others = this.builds_on

@@ -233,6 +233,20 @@ def test_numpy_arrays_keep_their_width(make, before):
     assert f(x).dtype == jax.jit(f)(x).dtype == np.float32
 
 
+def test_an_output_without_a_derivative_is_named():
+    """Torch refuses the gradient of a bool; JAX gives zero."""
+
+    @jaxfn.custom_function
+    def spike(x):
+        return x > 0
+
+    spike.defvjp(lambda x: (x > 0, x), lambda x, g: (g / (1 + abs(x)) ** 2,))
+    for options in ({}, {"surrogate": True, "reference": lambda x: x / (1 + abs(x))}):
+        report = jaxfn.check(spike, jnp.array([0.3, -0.4]), **options)
+        assert report.ok
+        assert "No derivative was compared: no output is a float" in report.summary
+
+
 class Answers:
     """An object that has every attribute."""
 

@@ -425,3 +425,22 @@ def test_a_tensor_as_an_argument(run):
     f = function("F", forward=lambda ctx, x: jnp.exp(x))
     with pytest.raises(TypeError, match="gave a torch.Tensor to JAX"):
         run(lambda _: f.apply(torch.ones(2)))(X)
+    f = function("F", forward=lambda ctx, x: (x > 0).astype(jnp.float32))
+    with pytest.raises(AttributeError, match=r"or got one.*jnp.asarray"):
+        run(lambda _: f.apply(torch.ones(2)))(X)
+
+
+def test_a_saved_function_that_closes_over_an_array():
+    """It can't be registered: its array must be an argument."""
+
+    def forward(ctx, x, f):
+        ctx.f = f
+        return f(x)
+
+    f = function("F", forward=forward, backward=lambda ctx, g: (ctx.f(g), None))
+
+    def loss(w):
+        return f.apply(X, lambda x: x * jax.lax.stop_gradient(w)).sum()
+
+    with pytest.raises(TypeError, match="Pass the array to apply as an argument"):
+        jax.jit(lambda w: jax.grad(lambda x: loss(w) * x)(1.0))(2.0)

@@ -18,16 +18,16 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
-    "_advice": 315,
+    "_advice": 316,
     "_core": 1_695,
-    "_check": 1_920,
+    "_check": 1_930,
     "_explain": 665,
     "_gradcheck": 400,
     "_cli": 455,
     "_triton": 1_765,
     "torch/_base torch/_ops torch/_trace torch/_function": 5_380,
-    "torch/_compare torch/_translate": 4_205,
-    "torch/_model": 815,
+    "torch/_compare torch/_translate": 4_220,
+    "torch/_model": 820,
     "torch/_triton": 510,
 }
 CORE_LINES = 3_800

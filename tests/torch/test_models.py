@@ -83,6 +83,43 @@ def test_a_model_that_writes_is_recorded_by_jaxfn(monkeypatch):
     agrees(module, torch.randn(2, 3))
 
 
+def test_a_module_that_has_changed_is_named():
+    module = torch.nn.Linear(3, 2)
+    model = from_torch(module)
+    with torch.no_grad():
+        module.weight.mul_(2.0)
+    report = compare(model, module, torch.ones(3), order=1)
+    words = "`weight` has another value.* call from_torch"
+    assert re.search(words, report.failures[0].message)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m, x: compare(m, from_torch(m), x), "got the module Linear"),
+        (
+            lambda m, x: compare(from_torch(m), m, from_torch(m).params, x),
+            "expected the others alone",
+        ),
+    ],
+)
+def test_arguments_of_compare_in_other_places(call, words):
+    with pytest.raises(TypeError, match=words):
+        call(torch.nn.Linear(3, 2), torch.ones(3))
+
+
+def test_check_of_a_batch_norm():
+    """It computes in float64: the buffers must do so too."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).eval()
+    module[1].running_mean.uniform_()
+    module[1].running_var.uniform_(0.5, 2.0)
+    model = from_torch(module)
+    x = jnp.array(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+    report = jaxfn.check(model.apply, model.params, x, seed=0)
+    assert report.ok, str(report)
+
+
 def test_a_function_keeps_its_backward():
     """Three times the gradient, where PyTorch gives three times the gradient."""
 

@@ -149,6 +149,11 @@ def expect_pair(port: Any, original: Any) -> None:
         TypeError: The message says which of them.
     """
     base = torch.autograd.Function
+    if isinstance(port, torch.nn.Module):
+        raise TypeError(
+            f"compare expected a model or a port first, got the module "
+            f"{type(port).__name__}: compare(from_torch(module), module, ...)."
+        )
     if not (isinstance(original, type) and issubclass(original, base)):
         raise TypeError(
             "compare expected a class derived from torch.autograd.Function as the "

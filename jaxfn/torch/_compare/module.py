@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -41,7 +42,7 @@ def compare_module(
 ) -> CompareReport:
     """Compare a model of `from_torch` with its module, on the module's parameters."""
     name = type(module).__name__
-    _expect_fit(model, module, name)
+    _expect_fit(model, module, name, args)
     inputs = _Inputs(model, args, kwargs)
     port = Port(functools.partial(inputs.call, model.apply), inputs.arguments, 0)
     got = port.leaves_compiled(inputs.arguments.arrays)
@@ -61,6 +62,7 @@ def compare_module(
     rows = _Rows(port, original, inputs.arguments, options)
     results = list(rows.values(got, expected))
     results += rows.gradients(expected, order)
+    results = _with_changes(results, model, module)
     return CompareReport(repr(model), tuple(results), name, not_compared(results))
 
 
@@ -68,12 +70,38 @@ def _is_float(x: Any) -> bool:
     return values.is_array(x) and values.is_inexact(x)
 
 
-def _expect_fit(model: Any, module: Any, name: str) -> None:
+def _with_changes(
+    results: list[CheckResult], model: Any, module: Any
+) -> list[CheckResult]:
+    """Say in the first failure which values the module and the model don't share."""
+    theirs = dict(module.named_parameters()) | dict(module.named_buffers())
+    ours = model.buffers | model.frozen | model.params
+    both = [k for k in ours if k in theirs]
+    other = [k for k in both if not np.array_equal(array(theirs[k]), ours[k])]
+    place = next((i for i, x in enumerate(results) if x.status == "FAIL"), None)
+    if place is None or not other:
+        return results
+    message = (
+        f"{results[place].message}. `{other[0]}` has another value in the module than "
+        "in the model: if the module has changed, call from_torch(module) again."
+    )
+    new = dataclasses.replace(results[place], message=message)
+    return [*results[:place], new, *results[place + 1 :]]
+
+
+def _expect_fit(model: Any, module: Any, name: str, args: Sequence[Any]) -> None:
     """Refuse what is no model of this module, or draws random numbers."""
     if not (hasattr(model, "apply") and hasattr(model, "params")):
         raise TypeError(
             "compare expected a model of jaxfn.torch.from_torch(module) beside a "
             f"torch.nn.Module, got {model!r}."
+        )
+    first = args[0] if args else None
+    if isinstance(first, Mapping) and first.keys() >= model.params.keys():
+        raise TypeError(
+            f"compare got the parameters of `{name}` among the arguments of its "
+            "forward: expected the others alone, compare(model, module, x). It takes "
+            "those of the model."
         )
     if model._settings.random:
         raise TypeError(
