@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -198,10 +198,11 @@ class TorchModel:
                     f"{known[name].shape}, got {jnp.shape(x)}."
                 )
             known[name] = x
-        if _are_double(params[name] for name in self.params):
+        if {_dtype(params[name]) for name in self.params} == {"float64"}:
             # As after module.double(): a batch norm would compute in two precisions.
-            rest = [k for k in known if k not in params and _is_float(known[k])]
-            known |= {k: jnp.asarray(known[k], jnp.float64) for k in rest}
+            for name, x in known.items():
+                if name not in params and _dtype(x) == "float32":
+                    known[name] = jnp.asarray(x, jnp.float64)
         return known
 
     def _run(self, values: dict[str, Any], args: Any, kwargs: Any) -> Any:
@@ -282,14 +283,8 @@ class TorchModel:
         ).of(self._name, "apply")
 
 
-def _is_float(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jnp.floating)
-
-
-def _are_double(arrays: Iterable[Any]) -> bool:
-    """Return whether there are float arrays, and all have 64 bits."""
-    found = {jnp.result_type(x) for x in arrays if _is_float(x)}
-    return found == {jnp.dtype("float64")}
+def _dtype(x: Any) -> str:
+    return str(getattr(x, "dtype", ""))
 
 
 _BUFFERS = (
