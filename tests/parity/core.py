@@ -162,6 +162,8 @@ def attempt(f: Callable[[], Any]) -> Any:
     """What `f()` is seen to do: its value, or its error; and its warnings."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
+        # A process reads an entry that another one is writing; see pyproject.toml.
+        warnings.filterwarnings("ignore", "Error .* persistent compilation cache")
         try:
             result = describe(f())
         except Exception as error:  # noqa: BLE001  (whatever it raises is what is seen)
