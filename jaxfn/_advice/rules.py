@@ -64,7 +64,7 @@ def better(
         return messages.RuleTypeError(f"{error}. {message}") if message else None
     ctx = args[0] if args and isinstance(args[0], BackwardCFunction) else None
     note = ctx is not None and _note_on_ctx(error, name, rule_name, rule, ctx)
-    if any(map(messages.is_tensor, jax.tree.leaves(args))):
+    if any(map(messages.is_tensor, args)):
         note = TENSOR.format(rule=f"{name}.{rule_name}")
     _add(note or note_on(error, APPLY.format(name=name), f"{name}.{rule_name}"), error)
     return None

@@ -25,7 +25,13 @@ from jaxfn._check.compile import Once, Program
 from jaxfn._check.diagnosis import is_near, likeness
 from jaxfn._check.finite_differences import paired, slopes
 from jaxfn._check.numbers import copies, direction, like
-from jaxfn._check.report import CheckError, CheckReport, CheckResult
+from jaxfn._check.report import (
+    NO_FLOAT_OUTPUTS,
+    NO_FLOATS,
+    CheckError,
+    CheckReport,
+    CheckResult,
+)
 from jaxfn._check.rows import Rows, result_of
 from jaxfn._check.runner import CHECKS, Check, Run, refusals
 from jaxfn._check.shared import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import types
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -160,20 +159,13 @@ def in_float64(fun: Any) -> Iterator[None]:
         closes_over_numpy = _closes_over_numpy(fun)
     except Exception:  # noqa: BLE001  (an object whose attributes raise)
         closes_over_numpy = True
-    if closes_over_numpy:
-        _forget()
+    forget = jax.clear_caches if closes_over_numpy else lambda: None
+    forget()
     try:
         with jax.enable_x64(True):
             yield
     finally:
-        if closes_over_numpy:
-            _forget()
-
-
-def _forget() -> None:
-    """Let JAX forget what it has compiled, and which constants that has."""
-    jax.clear_caches()
-    gc.collect()  # Programs refer to themselves.
+        forget()
 
 
 def _mesh_of(args: Any) -> Any:

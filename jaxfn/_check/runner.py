@@ -218,8 +218,10 @@ class Run(Rows):
         if name == "leaks":  # an error keeps the traced values of its frames
             failed = [k for k, x in self.results.items() if x.status == "FAIL"]
             others = (*failed, *others)
-        no_rule = ("no backward rule", *([NO_RULE] * (this.rule != "backward")))
-        return self.blocked(others, no_rule)
+        no_rule = ["no backward rule"]
+        if this.rule != "backward":
+            no_rule.append(NO_RULE)
+        return self.blocked(others, tuple(no_rule))
 
 
 _WITH_GRADIENT = ("scan", "checkpoint", "leaks", "low precision")

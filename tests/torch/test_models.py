@@ -83,6 +83,21 @@ def test_a_model_that_writes_is_recorded_by_jaxfn(monkeypatch):
     agrees(module, torch.randn(2, 3))
 
 
+class Unknown(torch.nn.Module):
+    def forward(self, x):
+        y = torch.ormqr(x, x[0], x)  # has no row
+        return y * 2
+
+
+def test_a_refusal_in_a_model_that_writes_names_the_place():
+    module = torch.nn.Sequential(torch.nn.ReLU(inplace=True), Unknown())
+    model = from_torch(module)
+    with pytest.raises(jaxfn.torch.TorchRefusal, match="in 1.*ormqr") as refusal:
+        model.apply({}, 2 * jnp.ones((3, 3)))
+    first = Unknown.forward.__code__.co_firstlineno
+    assert f"test_models.py:{first + 1}, in 1" in str(refusal.value)
+
+
 def test_a_module_that_has_changed_is_named():
     module = torch.nn.Linear(3, 2)
     model = from_torch(module)

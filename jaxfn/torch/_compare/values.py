@@ -9,7 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfn._check import MOST, Outcome, Skip, compare_arrays, wide, worst
+from jaxfn._check import (
+    MOST,
+    NO_FLOAT_OUTPUTS,
+    NO_FLOATS,
+    Outcome,
+    Skip,
+    compare_arrays,
+    wide,
+    worst,
+)
 from jaxfn._core import is_inexact, values
 from jaxfn.torch._compare.hints import of_one_kind
 from jaxfn.torch._compare.original import OriginalError
@@ -172,9 +181,9 @@ def value_differentiated(pair: Pair) -> Outcome:
 def needed(pair: Pair) -> tuple[int, ...]:
     """Return the arrays that have a gradient; skip the row if none has."""
     if not pair.arguments.at:
-        raise Skip("no argument is a float or complex array")
+        raise Skip(NO_FLOATS)
     if not pair.expected.inexact:
-        raise Skip("no output is a float or complex array")
+        raise Skip(NO_FLOAT_OUTPUTS)
     if not pair.original.has_backward:
         raise Skip("PyTorch's class has no backward")
     for label, x, y in _each(pair):

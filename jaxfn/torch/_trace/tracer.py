@@ -235,9 +235,10 @@ class _Tracer:
 
     def _graph(self, path: Path) -> Any:
         fakes = experimental.Fakes(symbolic=self._symbolic)
-        inputs = [fakes(x.shape, x.dtype) for x in self._examples]
-        for x, example in zip(inputs, self._examples, strict=True):
-            x.requires_grad_(example.requires_grad)
+        inputs = [
+            fakes(x.shape, x.dtype).requires_grad_(x.requires_grad)
+            for x in self._examples
+        ]
         try:
             with torch.no_grad(), draws_by_torch():
                 if self._symbolic:

@@ -44,8 +44,8 @@ class Names(cst.CSTVisitor):
     def on_visit(self, node: Any) -> bool:
         self._starts[node] = len(self.all)
         self._asides += isinstance(node, _ASIDE)
-        is_keyword = isinstance(around := self.parents.get(node), cst.Arg)
-        is_keyword = is_keyword and around.keyword is node
+        around: Any = self.parents.get(node)
+        is_keyword = isinstance(around, cst.Arg) and around.keyword is node
         if isinstance(node, cst.Name) and node in self._contexts and not is_keyword:
             self.all.append(node)
             if self._asides:
