@@ -47,6 +47,9 @@ _BATCHED_AS_TOLD = {
     *("custom_vmap_call", "custom_partitioning", "ffi_call"),
     *("pure_callback", "io_callback"),
 }
+# Looked up before any check runs, because it takes an import after which some versions
+# of JAX compile anew what they have compiled.
+_PUBLIC = internals.public_primitives()
 _MORE = {  # more of JAX's, and ours, which JAX batches by their jaxprs
     *("stack", "unstack", "random_wrap", "random_unwrap"),
     *("attach", "gate", "linear"),
@@ -59,7 +62,7 @@ def is_batched_by_jax(jaxpr: Any) -> bool:
         return all(map(is_batched_by_jax, jaxpr))
     for eqn in getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ()):
         name = eqn.primitive.name
-        known = internals.is_public_primitive(eqn.primitive) or name in _MORE
+        known = eqn.primitive in _PUBLIC or name in _MORE
         if not known or name in _BATCHED_AS_TOLD:
             return False
         if not all(map(is_batched_by_jax, eqn.params.values())):

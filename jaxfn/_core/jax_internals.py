@@ -454,9 +454,9 @@ def _named_primitives() -> dict[str, Any]:
     return {k: x for k, x in vars(module).items() if isinstance(x, Primitive)}
 
 
-def is_public_primitive(primitive: Any) -> bool:
-    """Return whether it is a public operation of JAX."""
-    return primitive in _named_primitives().values()
+def public_primitives() -> frozenset[Any]:
+    """Return the public operations of JAX."""
+    return frozenset(_named_primitives().values())
 
 
 class BatchAxis:
