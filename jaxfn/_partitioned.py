@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -47,7 +48,8 @@ def partitioned(
         derivative of its own.
 
     Raises:
-        ValueError: The rule does not fit the arguments or the outputs of `fn`.
+        ValueError: The rule does not fit the arguments or the outputs of `fn`, or `fn`
+            uses arrays that are not among its arguments.
         TypeError: The result was differentiated.
 
     Example:
@@ -226,7 +228,7 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         # Without shardings, because a kernel refuses axes that are not manual.
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
-        outputs = jax.eval_shape(fn, *types)
+        traced, outputs = jax.make_jaxpr(fn, return_shape=True)(*types)
         is_tuple = isinstance(outputs, (tuple, list))
         arrays = outputs if is_tuple else (outputs,)
         if not all(hasattr(x, "shape") for x in arrays):
@@ -235,7 +237,15 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
                 "array or a tuple of arrays."
             )
         rule.check(args, arrays)
-        found = (_by_types if _mesh_of(args) else _on_devices)(fn, rule)(*args)
+        has_types = _mesh_of(args) is not None
+        if traced.consts and not has_types:
+            shapes = ", ".join(map(str, map(np.shape, traced.consts)))
+            raise messages.RuleValueError(
+                f"`{rule.name}` uses arrays that are not among its arguments, of shapes "
+                f"{shapes}: partitioned can't tell how to split them. Pass them as "
+                "arguments, with names for their dimensions in the rule."
+            )
+        found = (_by_types if has_types else _on_devices)(fn, rule)(*args)
         return found if is_tuple else found[0]
 
     @run.def_vmap

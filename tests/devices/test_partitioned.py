@@ -305,6 +305,20 @@ def test_something_else_than_arrays():
         jaxfn.partitioned(lambda x: {"a": x}, "b -> b")(jnp.ones(3))
 
 
+@pytest.mark.parametrize("other", [np.arange(4.0), jnp.float32(2)])
+def test_an_array_that_is_no_argument_is_refused(other):
+    def scaled(x):
+        return x * other
+
+    fn = jaxfn.partitioned(scaled, "b n -> b n", replicated=("n",))
+    for run in (fn, jax.jit(fn)):
+        with pytest.raises(ValueError, match="`scaled` uses arrays that are not among"):
+            run(jnp.ones((8, 4)))
+    # A number is no array.
+    doubled = jaxfn.partitioned(lambda x: x * 2.0, "b n -> b n", replicated=("n",))
+    assert doubled(jnp.ones((8, 4))).sum() == 64
+
+
 def test_something_else_than_a_function():
     with pytest.raises(TypeError, match="partitioned got int: expected a function"):
         jaxfn.partitioned(3, "b -> b")
