@@ -9,6 +9,7 @@ therefore draws the same numbers again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import zlib
 from collections.abc import Collection, Iterator
@@ -58,6 +59,7 @@ def _states() -> Any:
     return random.getstate(), kind, bytes(state), rest
 
 
+@functools.cache
 def has_draws(target: Any) -> bool:
     """Return whether this operation draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())

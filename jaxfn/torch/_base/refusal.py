@@ -114,6 +114,7 @@ def of_unused(error: Exception) -> TorchRefusal | None:
     )
 
 
+@functools.cache  # a trace asks thousands of times
 def is_users(filename: str) -> bool:
     """Return whether this file is neither torch's, JAX's, Triton's nor jaxfn's."""
     return not filename.startswith((*_OURS, *_GENERATED))

@@ -74,6 +74,7 @@ class Joint:
         self.note, self.has_cotangent = parts.note, parts.has_cotangent
         n, n_cts = parts.n_results, sum(parts.has_cotangent)
         self._first = program.n_inputs + len(program.constants)
+        self._operands = [list(_refs((x.args, x.kwargs))) for x in program.steps]
         self._results = program.outputs[:n]
         self._n_args = program.n_inputs if n_args is None else n_args
         self._cotangents = [*range(self._n_args, program.n_inputs)]
@@ -94,7 +95,7 @@ class Joint:
         kept = {i for i in forward if not self._is_computed_again(self._step(i))}
         used: set[int] = set()
         for i in self._needed(self._gradients, without=kept | cts):
-            used.update(_refs((self._step(i).args, self._step(i).kwargs)))
+            used.update(self._operands[i - self._first])
         used.update(ref for ref in self._gradients if ref is not None)
         return sorted(used & kept)
 
@@ -117,7 +118,7 @@ class Joint:
             i = int(left.pop())
             if i >= self._first and i not in found and i not in without:
                 found.add(i)
-                left.extend(_refs((self._step(i).args, self._step(i).kwargs)))
+                left.extend(self._operands[i - self._first])
         return sorted(found)
 
     @property

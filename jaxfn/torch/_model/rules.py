@@ -215,7 +215,7 @@ class _ForwardRules(GraphRules):
             joint = self._function.backward(masks, arrays)
         if joint is None:
             return super()._pulled(layout, masks, key, arrays, cts)
-        if joint.signature != first.signature:
+        if joint is not first and joint.signature != first.signature:
             residuals, places = [], ()  # backward then runs forward again
         has_key = key is not None
         flat = [*([key] if has_key else []), *arrays, *cts, *residuals]

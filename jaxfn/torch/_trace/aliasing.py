@@ -7,6 +7,7 @@ that are not contiguous, windows (`unfold`), and elements that share a place.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -85,6 +86,8 @@ def rebound(operation: str, place: str) -> TorchRefusal:
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Return the tensors that an operation writes to."""
     found: list[Any] = []
+    if not experimental.writes(func):
+        return found
     for i, spec in enumerate(experimental.schema_of(func).arguments):
         if spec.alias_info is not None and spec.alias_info.is_write:
             x = args[i] if i < len(args) else kwargs.get(spec.name)
@@ -175,6 +178,7 @@ def _check_statistics(func: Any, args: Any) -> None:
         )
 
 
+@functools.cache
 def _is_view(func: Any) -> bool:
     """Return whether the result is a view that a rule must not write to."""
     # Torch copies a constant by lift_fresh, so a rule may write to the result.

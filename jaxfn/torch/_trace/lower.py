@@ -268,7 +268,7 @@ def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
     big = []
     for i, spec in enumerate(() if schema is None else schema.arguments):
         x = node.args[i] if i < len(node.args) else node.kwargs.get(spec.name)
-        if _is_number(spec) and type(x) is int and not -(2**31) <= x < 2**31:
+        if type(x) is int and not -(2**31) <= x < 2**31 and _is_number(spec):
             big.append(x)
     if not big:
         return

@@ -98,8 +98,9 @@ class Recorder(experimental.TorchDispatchMode):
                     values[node] = node.target(*args, **kwargs)
         found = [(x, values.get(self._nodes[id(x)])) for x in kept]
         self._alive = list(kept)
+        numbers = frozenset(map(id, kept))
         for node in self._graph.nodes:
-            node.meta["val"] = _without_base(node.meta.get("val"), kept)
+            node.meta["val"] = _without_base(node.meta.get("val"), numbers)
         # A view refers to its base, and torch exchanges no tensor that others refer to.
         for x, value in sorted(found, key=lambda pair: experimental.is_base(pair[0])):
             if value is not None:
@@ -203,11 +204,11 @@ def _has_graph(x: Any) -> bool:
         return True
 
 
-def _without_base(value: Any, kept: Sequence[Any]) -> Any:
+def _without_base(value: Any, kept: frozenset[int]) -> Any:
     """Return the value of a node; a view of a kept tensor with no reference to it."""
     if isinstance(value, (list, tuple)):
         return [_without_base(x, kept) for x in value]
-    if isinstance(value, torch.Tensor) and all(value is not x for x in kept):
-        base = experimental.whole_of(value)
-        return value.detach() if any(base is x for x in kept) else value
+    if isinstance(value, torch.Tensor) and id(value) not in kept:
+        is_view = id(experimental.whole_of(value)) in kept
+        return value.detach() if is_view else value
     return value
