@@ -241,9 +241,9 @@ def _batched(fn: Callable[..., Any], rule: _Rule) -> Callable[..., Any]:
         if traced.consts and not has_types:
             shapes = ", ".join(map(str, map(np.shape, traced.consts)))
             raise messages.RuleValueError(
-                f"`{rule.name}` uses arrays that are not among its arguments, of shapes "
-                f"{shapes}: partitioned can't tell how to split them. Pass them as "
-                "arguments, with names for their dimensions in the rule."
+                f"`{rule.name}` uses arrays that are not among its arguments, of "
+                f"shapes {shapes}: partitioned can't tell how to split them. Pass them "
+                "as arguments, with names for their dimensions in the rule."
             )
         found = (_by_types if has_types else _on_devices)(fn, rule)(*args)
         return found if is_tuple else found[0]

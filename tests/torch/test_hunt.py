@@ -146,6 +146,21 @@ def quantized_channels(x):
     return y[0] ** 2 + z * x
 
 
+MATRIX = torch.tensor([[2.0, 1.0, 0.5], [-1.0, 3.0, 0.2], [0.3, 0.7, -1.5]])
+
+
+def determinants(x):
+    """Of a matrix whose rows are together in memory, and of one whose columns are."""
+    by_columns = x.mT.contiguous().mT * 1
+    return (
+        torch.linalg.det(x)
+        + 2 * torch.linalg.slogdet(by_columns)[1]
+        + 3 * torch.logdet(x @ x.mT * 0.5 + x * x)
+        + 4 * torch.linalg.det(by_columns)
+        + 5 * torch.linalg.slogdet(x)[1]
+    )
+
+
 KINKS = {
     "quantizer": quantized,
     "quantizer of channels": quantized_channels,
@@ -193,6 +208,7 @@ CASES = {
         ),
         X,
     ),
+    "determinants": (made(saving(determinants), pulls(determinants)), MATRIX),
     **{name: kink(f) for name, f in KINKS.items()},
 }
 
@@ -220,6 +236,18 @@ def test_quantizers_round_in_float32(dtype):
     ):
         got = jax.jit(from_torch(made(saving(f), None)).apply)(to_jax(x))
         assert (to_numpy(f(x)) == got).all()
+
+
+def test_small_numbers_of_float16_are_kept():
+    """XLA's own rounding to this precision makes 0 of those below 6e-5."""
+    x = torch.tensor([6.5e-7, -3e-5, 6e-8, 1e-3], dtype=torch.float16)
+
+    def f(x):
+        return torch.stack([x * 162, x / 3, x.sum() * x.sign(), x * x.abs().sqrt()])
+
+    got = jax.jit(from_torch(f))(to_jax(x))
+    assert (to_numpy(f(x)) == got).all()
+    assert (got != 0).sum() > 10
 
 
 def writes_to_all(ctx, g, h):

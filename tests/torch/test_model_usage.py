@@ -317,6 +317,44 @@ def test_results_have_their_classes():
     close(found.rest["more"], found.first)
 
 
+class Several(list):
+    pass
+
+
+class Couple(tuple):
+    pass
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: x.max(1), lambda x: Several([x, 2 * x]), lambda x: Couple([x.sum()])],
+)
+def test_lists_and_tuples_have_their_classes(f):
+    x = jnp.arange(6.0).reshape(2, 3)
+    want = f(torch.arange(6.0).reshape(2, 3))
+    for run in (from_torch(f), jax.jit(from_torch(f))):
+        found = run(x)
+        assert type(found) is type(want)
+        for y, z in zip(found, want, strict=True):
+            close(y, z)
+    assert len(jax.tree.leaves(jax.vmap(from_torch(f))(x[None]))) == len(want)
+
+
+class Slots:
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    "f", [lambda x: {x}, lambda x: [collections.deque([x])], lambda x: Slots(x)]
+)
+def test_a_tensor_in_what_cannot_be_taken_apart_is_refused(f):
+    with pytest.raises(TorchRefusal, match="inside a `(set|deque|Slots)`, which"):
+        from_torch(f)(jnp.ones(2))
+
+
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
 def test_a_jitted_function_returns_a_model_output():
     module, kwargs = models.transformer("Llama", use_cache=True)

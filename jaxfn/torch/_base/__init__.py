@@ -2,6 +2,7 @@
 
 - `torch_module`, `torch_class`: torch itself; a torch class and its ctx
 - `experimental`: the private names of torch, which no other module uses
+- `decomposed`: operations that a trace writes by others, beside those of torch's list
 - `dtypes`: conversion of dtypes and values between torch and JAX
 - `flatten`, `cache_key`: arguments as templates and leaves; keys of traces
 - `draws`, `refusal`: random draws; the error for what can't run in JAX
@@ -36,6 +37,7 @@ from jaxfn.torch._base.dtypes import (
 )
 from jaxfn.torch._base.experimental import TorchDispatchMode
 from jaxfn.torch._base.flatten import (
+    PLAIN,
     Flattener,
     Leaf,
     Rebuilt,
@@ -43,6 +45,7 @@ from jaxfn.torch._base.flatten import (
     outputs_of,
     parameters_in,
     parts_of,
+    sequence_like,
     unflatten,
 )
 from jaxfn.torch._base.refusal import (

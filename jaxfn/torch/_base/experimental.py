@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jaxfn.torch._base.decomposed import DECOMPOSED
 from jaxfn.torch._base.torch_module import torch
 
 TESTED = ("2.11", "2.13", "2.14", "2.15")
@@ -288,7 +289,7 @@ def trace(body: Callable[..., Any], examples: Sequence[Any], fakes: Fakes) -> An
     """Run the first pass: return all operations of the Python, writes included."""
     with tracing(fakes):
         # Without a table, torch 2.14 turns each `detach` into an `alias`.
-        return name("make_fx")(body, decomposition_table={})(*examples)
+        return name("make_fx")(body, decomposition_table=DECOMPOSED)(*examples)
 
 
 @contextlib.contextmanager
@@ -443,36 +444,7 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
 
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
-    grouped = torch.ops.aten._grouped_mm.default
-    return dict(name("default_decompositions")().items()) | {grouped: _grouped_mm}
-
-
-def _grouped_mm(
-    a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
-) -> Any:
-    """Return products by groups, for example of experts, which end at `offs`.
-
-    Without values torch takes bfloat16 alone. A group is taken by a mask, because its
-    size is a value.
-    """
-    if bias is not None or out_dtype is not None:
-        return NotImplemented
-    if offs is None:
-        return torch.bmm(a, b)
-    zero = torch.zeros((), dtype=a.dtype, device=a.device)
-    ends = offs.view(-1, 1)
-    starts = torch.nn.functional.pad(ends, (0, 0, 1, 0))[:-1]
-
-    def members(size: int) -> Any:
-        """Return for each group which places along an axis belong to it."""
-        places = torch.arange(size, device=a.device)
-        return (starts <= places) & (places < ends)
-
-    if a.dim() == 3:  # columns of b
-        return (a @ torch.where(members(b.shape[1]).unsqueeze(1), b, zero)).sum(0)
-    if b.dim() == 3:  # rows of a
-        return (torch.where(members(a.shape[0]).unsqueeze(2), a, zero) @ b).sum(0)
-    return torch.where(members(a.shape[1]).unsqueeze(1), a, zero) @ b
+    return dict(name("default_decompositions")().items()) | DECOMPOSED
 
 
 # ---- operations of torch.library

@@ -81,6 +81,9 @@ class Flattener:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             parts = [self(x) for x in value]
             return Rebuilt(lambda p, kind=kind: kind(*p), parts, kind)
+        if isinstance(value, (list, tuple)):  # as torch.return_types.max
+            parts = [self(x) for x in value]
+            return self._if_has_leaf(value, parts, lambda p: sequence_like(value, p))
         if isinstance(value, dict):
             parts = {k: self(x) for k, x in value.items()}
             if kind is dict:
@@ -177,6 +180,15 @@ def unflatten(template: Any, leaves: Sequence[Any]) -> Any:
 
 def _partial(func: Any, parts: Any) -> Any:
     return functools.partial(func, *parts[0], **parts[1])
+
+
+def sequence_like(value: Any, parts: Sequence[Any]) -> Any:
+    """Return a list or a tuple of a class of its own with these parts."""
+    if isinstance(value, tuple):
+        return type(value)(parts)
+    made = copy.copy(value)
+    made[:] = parts
+    return made
 
 
 def _dict_like(value: Any, parts: dict[Any, Any]) -> Any:

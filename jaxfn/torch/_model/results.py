@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 
 from jaxfn.torch._base import (
+    PLAIN,
     Flattener,
+    Leaf,
     Rebuilt,
     TorchRefusal,
     parts_of,
+    sequence_like,
     torch,
     unflatten,
 )
@@ -28,6 +32,13 @@ def flattened(result: Any) -> tuple[list[Any], Any]:
     flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
     template = flattener(result)
     for part in _all_parts(template):
+        if not isinstance(part, _TAKEN_APART) and _has_tensor(part):
+            raise TorchRefusal(
+                operation="the result",
+                reason=f"it returns tensors inside a `{type(part).__name__}`, which "
+                "jaxfn can't take apart.",
+                way_out="Return tensors in a tuple, a list, a dict or a dataclass.",
+            )
         if isinstance(part, (torch.SymFloat, torch.SymInt, torch.SymBool)):
             raise TorchRefusal(
                 operation="a number that is returned",
@@ -36,6 +47,14 @@ def flattened(result: Any) -> tuple[list[Any], Any]:
                 way_out="Return the tensor itself.",
             )
     return flattener.leaves, template
+
+
+_TAKEN_APART = (*PLAIN, Leaf, Rebuilt, list, tuple, dict)
+
+
+def _has_tensor(x: Any) -> bool:
+    """Return whether a set, for example, or an object with slots holds a tensor."""
+    return any(isinstance(y, torch.Tensor) for y in gc.get_referents(x))
 
 
 def _all_parts(template: Any) -> Iterator[Any]:
@@ -52,9 +71,9 @@ def restored(template: Any, arrays: Sequence[Any]) -> Any:
 
 
 def _kinds(template: Any) -> Iterator[type]:
-    """Yield the classes of objects that hold tensors, but for tuples."""
+    """Yield the classes of objects that hold tensors, but for named tuples."""
     for part in _all_parts(template):
-        if isinstance(part, Rebuilt) and not issubclass(part.kind, tuple):
+        if isinstance(part, Rebuilt) and not hasattr(part.kind, "_fields"):
             yield part.kind
 
 
@@ -73,6 +92,8 @@ class _Like:
         return hash((type(self.value), self.names))
 
     def with_parts(self, parts: Sequence[Any]) -> Any:
+        if isinstance(self.value, (list, tuple)):
+            return sequence_like(self.value, parts)
         made = copy.copy(self.value)
         items = zip(self.names, parts, strict=True)
         if isinstance(made, dict):
@@ -88,6 +109,8 @@ _NAMES = "_jaxfn_array_attributes"
 
 
 def _take_apart(value: Any) -> tuple[list[Any], _Like]:
+    if isinstance(value, (list, tuple)):
+        return list(value), _Like(value, tuple(range(len(value))))
     if isinstance(value, dict):
         names = tuple(value)
         return list(value.values()), _Like(value, names)

@@ -221,7 +221,7 @@ rows(
     promote="out",
     elementwise=True,
 )
-row("aten.softshrink_backward")(
+row("aten.softshrink_backward", "aten.hardshrink_backward")(
     lambda g, x, bound=0.5: jnp.where(jnp.abs(x) <= bound, 0, g)
 )
 

@@ -11,8 +11,12 @@ from jax.scipy import linalg as jsl
 from jaxfn.torch._ops.row import row, rows
 
 
+def _t(x: Any) -> Any:
+    return jnp.swapaxes(x, -1, -2)
+
+
 def _h(x: Any) -> Any:
-    return jnp.conj(jnp.swapaxes(x, -1, -2))
+    return jnp.conj(_t(x))
 
 
 def _of_lower(x: Any) -> Any:
@@ -85,31 +89,10 @@ def triangular_solve(
     return _triangular(a, b, left_side=True, transpose_a=transpose, **how), a
 
 
-def _is_vector(a: Any, b: Any) -> bool:
-    return b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-
-
-def _solve(a: Any, b: Any, left: bool) -> Any:
-    if _is_vector(a, b):
-        return jnp.linalg.solve(a, b[..., None])[..., 0]
-    if left:
-        return jnp.linalg.solve(a, b)
-    at, bt = jnp.swapaxes(a, -1, -2), jnp.swapaxes(b, -1, -2)
-    return jnp.swapaxes(jnp.linalg.solve(at, bt), -1, -2)
-
-
 def _lu(a: Any) -> tuple[Any, Any]:
     """Return both factors in one matrix, and pivots that count from 1."""
     lu, pivots, _ = lax.linalg.lu(a)
     return lu, pivots + 1
-
-
-@row("aten._linalg_solve_ex")
-def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
-    """Return the solution, the factors, and 0 if there is a solution."""
-    del check_errors
-    lu, pivots = _lu(a)
-    return _solve(a, b, left), lu, pivots, _info(lu)
 
 
 @row("aten.linalg_inv_ex")
@@ -125,9 +108,6 @@ rows(
         "aten.linalg_matrix_exp": lambda x: jsl.expm(
             x.astype(jnp.promote_types(x.dtype, jnp.float32))
         ).astype(x.dtype),
-        # Torch also returns the factors, for its derivatives.
-        "aten._linalg_det": lambda a: (jnp.linalg.det(a), *_lu(a)),
-        "aten._linalg_slogdet": lambda a: (*jnp.linalg.slogdet(a), *_lu(a)),
         "aten.linalg_eig": lambda x: tuple(jnp.linalg.eig(x)),
         "aten.linalg_householder_product": lax.linalg.householder_product,
     }
@@ -175,10 +155,26 @@ def lu(a: Any, *, pivot: bool = True) -> Any:
 def lu_solve(
     lu: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: bool = False
 ) -> Any:
-    """Solve with a matrix whose factors are known."""
-    p, lower, upper = lu_unpack(lu, pivots)
-    a = p @ lower @ upper
-    return _solve(_h(a) if adjoint else a, b, left)
+    """Solve with a matrix whose factors are known. Torch broadcasts the operands."""
+    # From the right, it solves the transposed equation.
+    flip, transposed = (lambda x: x), 2 if adjoint else 0
+    if not left:
+        flip, transposed = (_h, 0) if adjoint else (_t, 1)
+    b = flip(b)
+    lead = jnp.broadcast_shapes(lu.shape[:-2], b.shape[:-2])
+    lu, b = (jnp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (lu, b))
+    pivots = jnp.broadcast_to(pivots, (*lead, pivots.shape[-1]))
+    return flip(jsl.lu_solve((lu, pivots - 1), b, transposed))
+
+
+@row("aten._linalg_solve_ex")
+def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
+    """Return the solution, the factors, and 0 if there is a solution."""
+    del check_errors
+    lu, pivots = _lu(a)
+    is_vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
+    found = lu_solve(lu, pivots, b[..., None] if is_vector else b, left=left)
+    return found[..., 0] if is_vector else found, lu, pivots, _info(lu)
 
 
 @row("aten._linalg_eigh")

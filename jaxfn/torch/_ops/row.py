@@ -84,7 +84,10 @@ def convert(x: Any, dtype: Any) -> Any:
     found = jax.lax.convert_element_type(x, dtype)
     if x.dtype in _HALVES and dtype == jnp.float32:
         info = jnp.finfo(x.dtype)
-        return jax.lax.reduce_precision(found, info.nexp, info.nmant)
+        rounded = jax.lax.reduce_precision(found, info.nexp, info.nmant)
+        # XLA rounds numbers to 0 that only float16 without leading digits can hold.
+        is_tiny = jnp.abs(found) < info.smallest_normal
+        return jnp.where(is_tiny, found, rounded) if info.nexp == 5 else rounded
     return found
 
 

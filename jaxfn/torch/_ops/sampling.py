@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 
-from jaxfn.torch._ops.row import by_vjp, convert, row, rows
+from jaxfn.torch._ops.row import by_vjp, convert, row, rows, wide
 
 
 def _steps(x: Any, n: int) -> Any:
@@ -66,14 +66,15 @@ def upsample_linear(
 
 @row("aten.upsample_nearest2d", typed=True)
 def upsample_nearest(
-    out: Any, x: Any, size: Any, scales: Any = None, *more: Any
+    out: Any, x: Any, size: Any, scales: Any = None, *more: Any, shift: float = 0.0
 ) -> Any:
-    """Resize by the nearest element below."""
+    """Resize by the nearest element below; with a shift of 0.5, by the nearest one."""
     del size
     sizes = zip(out.shape[2:], _scales(x.ndim - 2, scales, more), strict=True)
     for d, (n, scale) in enumerate(sizes, 2):
         ratio = jnp.float32(1 / scale if scale else x.shape[d] / n)
-        at = jnp.floor(jnp.arange(n, dtype=jnp.float32) * ratio).astype(jnp.int32)
+        at = (jnp.arange(n, dtype=jnp.float32) + shift) * ratio
+        at = jnp.floor(at).astype(jnp.int32)
         x = jnp.take(x, jnp.minimum(at, x.shape[d] - 1), d)
     return x
 
@@ -81,14 +82,10 @@ def upsample_nearest(
 def _upsample_backward(forward: Any) -> Any:
     def backward(g: Any, size: Any, shape: Any, *how: Any) -> Any:
         del size
+        g = convert(g, wide(g.dtype))
         like = jax.ShapeDtypeStruct(tuple(shape), g.dtype)
-        goal = jax.ShapeDtypeStruct(g.shape, g.dtype)
-
-        def run(x: Any) -> Any:  # in float32, if x has less precision
-            return forward(goal, x, None, *how)
-
-        wide = jax.eval_shape(run, like).dtype
-        return jax.linear_transpose(run, like)(g.astype(wide))[0]
+        run = partial(forward, jax.ShapeDtypeStruct(g.shape, g.dtype))
+        return jax.linear_transpose(lambda x: run(x, None, *how), like)(g)[0]
 
     return backward
 
@@ -136,6 +133,11 @@ rows(
         "aten.upsample_trilinear3d_backward": _upsample_backward(upsample_linear),
         "aten.upsample_nearest1d_backward aten.upsample_nearest2d_backward "
         "aten.upsample_nearest3d_backward": _upsample_backward(upsample_nearest),
+        "aten._upsample_nearest_exact1d_backward "
+        "aten._upsample_nearest_exact2d_backward "
+        "aten._upsample_nearest_exact3d_backward": _upsample_backward(
+            partial(upsample_nearest, shift=0.5)
+        ),
         "aten.upsample_bicubic2d_backward": _upsample_backward(upsample_bicubic),
     }
 )
