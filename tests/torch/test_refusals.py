@@ -100,6 +100,11 @@ def one_position(ctx, x):
     return x[x.argmax()]  # here
 
 
+def resized(ctx, x):
+    size = x.long().sum(), 2
+    return torch.nn.functional.interpolate(x[None, None, None], size)  # here
+
+
 def to_float(ctx, x):
     return x * np.exp(float(x.sum()))  # here
 
@@ -165,6 +170,7 @@ ROWS = {
     "type": (by_type, r"type\(x\) is", "of a derived class", "isinstance(x, torch"),
     "int": (to_int, r"int\(tensor\)", "depends on the value", 'fallback="host"'),
     "position": (one_position, r"x\[i\]", "depends on the value", "x[i.reshape(1)]"),
+    "size": (resized, "a size that is", "depends on values", "from shapes"),
     "float": (to_float, r"float\(tensor\)", "depends on the value", "host"),
     "mask": (masked, r"aten\.sort", "shape depends on values", "torch.where"),
     "NumPy": (to_numpy, "NumPy", "without values", 'fallback="host"'),

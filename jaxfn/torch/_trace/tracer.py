@@ -313,6 +313,11 @@ _WORDS = {
         way_out="Write the condition or the loop in Python: jaxfn traces both sides of "
         f"an `if` and each step of a `for`. Or: {OR_HOST}",
     ),
+    r"only concrete integers|must be tuple of ints": _Words(
+        operation="a size that is computed from a tensor",
+        reason="its shape depends on values.",
+        way_out=f"Compute the size from shapes, or from Python numbers. Or: {OR_HOST}",
+    ),
     r"\.numpy\(\) is not supported": _Words(
         operation="a NumPy array of a tensor",
         reason="it is traced without values.",
