@@ -79,7 +79,7 @@ class _Builder:
         self._used = _used(nodes, outputs)
         for n in nodes:
             if n.op == "call_function" and n in self._used:
-                if str(n.target) == "aten._conj.default" and _is_complex(n.args[0]):
+                if str(n.target) == "aten._conj.default" and type(n.args[0]) is complex:
                     # Autograd conjugates Python scalars. Fold it: it stays a scalar.
                     self._refs[n] = n.args[0].conjugate()
                     continue
@@ -268,7 +268,8 @@ def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
     big = []
     for i, spec in enumerate(() if schema is None else schema.arguments):
         x = node.args[i] if i < len(node.args) else node.kwargs.get(spec.name)
-        if type(x) is int and not -(2**31) <= x < 2**31 and _is_number(spec):
+        is_big = type(x) is int and not -(2**31) <= x < 2**31
+        if is_big and str(spec.type) in ("number", "Optional[number]", "Tensor"):
             big.append(x)
     if not big:
         return
@@ -283,14 +284,6 @@ def _check_numbers(node: Any, name: str, out: Any, where: str) -> None:
             way_out=X64,
             where=where,
         )
-
-
-def _is_number(spec: Any) -> bool:
-    return str(spec.type) in ("number", "Optional[number]", "Tensor")
-
-
-def _is_complex(x: Any) -> bool:
-    return type(x) is complex
 
 
 def _common(node: Any) -> Any:
