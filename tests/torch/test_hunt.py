@@ -158,6 +158,21 @@ def determinants(x):
         + 3 * torch.logdet(x @ x.mT * 0.5 + x * x)
         + 4 * torch.linalg.det(by_columns)
         + 5 * torch.linalg.slogdet(x)[1]
+        + 6 * torch.linalg.det(x.flip(0) ** 3)
+        + torch.linalg.slogdet(x.flip(0))[0] * x[0, 0]
+    )
+
+
+def solutions(x):
+    """From the left and from the right, also with known factors."""
+    known = torch.linalg.lu_factor(x)
+    return (
+        torch.linalg.solve(x, x * x)
+        + 2 * torch.linalg.solve(x, x * x, left=False)
+        + 3 * torch.linalg.solve(x, x[0]).unsqueeze(1)
+        + 4 * torch.lu_solve(x * x, *known)
+        + 5 * torch.linalg.lu_solve(*known, x * x, left=False, adjoint=True)
+        + 6 * torch.linalg.lu_solve(*known, x * x, left=False)
     )
 
 
@@ -179,6 +194,7 @@ KINKS = {
     "cumprod": lambda x: x.cumprod(0),
     "pow": lambda x: x**2 + x**0,
     "hardtanh": lambda x: torch.nn.functional.hardtanh(x) ** 2,
+    "hardshrink": lambda x: torch.nn.functional.hardshrink(x) ** 2,
     "softshrink": lambda x: torch.nn.functional.softshrink(x) ** 2,
     "round": lambda x: (x * 2.5).round() * x,
     "remainder": lambda x: torch.remainder(x, 0.7) ** 2,
@@ -209,6 +225,7 @@ CASES = {
         X,
     ),
     "determinants": (made(saving(determinants), pulls(determinants)), MATRIX),
+    "solutions": (made(saving(solutions), pulls(solutions)), MATRIX),
     **{name: kink(f) for name, f in KINKS.items()},
 }
 
