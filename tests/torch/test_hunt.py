@@ -170,7 +170,7 @@ def solutions(x):
         torch.linalg.solve(x, x * x)
         + 2 * torch.linalg.solve(x, x * x, left=False)
         + 3 * torch.linalg.solve(x, x[0]).unsqueeze(1)
-        + 4 * torch.lu_solve(x * x, *known)
+        + 4 * torch.linalg.lu_solve(*known, x * x)
         + 5 * torch.linalg.lu_solve(*known, x * x, left=False, adjoint=True)
         + 6 * torch.linalg.lu_solve(*known, x * x, left=False)
     )
