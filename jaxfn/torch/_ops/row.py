@@ -85,9 +85,10 @@ def convert(x: Any, dtype: Any) -> Any:
     if x.dtype in _HALVES and dtype == jnp.float32:
         info = jnp.finfo(x.dtype)
         rounded = jax.lax.reduce_precision(found, info.nexp, info.nmant)
-        # XLA rounds numbers to 0 that only float16 without leading digits can hold.
-        is_tiny = jnp.abs(found) < info.smallest_normal
-        return jnp.where(is_tiny, found, rounded) if info.nexp == 5 else rounded
+        if x.dtype != jnp.float16:
+            return rounded
+        # It makes 0 of subnormal numbers, and those of float16 begin at 6e-5.
+        return jnp.where(jnp.abs(found) < info.smallest_normal, found, rounded)
     return found
 
 
