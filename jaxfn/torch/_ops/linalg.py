@@ -96,9 +96,8 @@ def _lu(a: Any) -> tuple[Any, Any]:
 
 
 @row("aten.linalg_inv_ex")
-def inv_ex(a: Any, *, check_errors: bool = False) -> Any:
+def inv_ex(a: Any, **_: Any) -> Any:
     """Return the inverse, and 0 if it exists."""
-    del check_errors
     found = jnp.linalg.inv(a)
     return found, _info(found)
 
@@ -115,9 +114,8 @@ rows(
 
 
 @row("aten.linalg_lu_factor_ex")
-def lu_factor_ex(a: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
+def lu_factor_ex(a: Any, *, pivot: bool = True, **_: Any) -> Any:
     """Return both factors in one matrix, the pivots, and 0 if they exist."""
-    del check_errors
     _check_pivot(pivot)
     lu, pivots = _lu(a)
     return lu, pivots, _info(lu)
@@ -168,9 +166,8 @@ def lu_solve(
 
 
 @row("aten._linalg_solve_ex")
-def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
+def solve_ex(a: Any, b: Any, *, left: bool = True, **_: Any) -> Any:
     """Return the solution, the factors, and 0 if there is a solution."""
-    del check_errors
     lu, pivots = _lu(a)
     is_vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
     found = lu_solve(lu, pivots, b[..., None] if is_vector else b, left=left)
