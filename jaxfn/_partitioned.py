@@ -389,6 +389,8 @@ def _without_derivative(name: str, run: Callable[..., Any]) -> Callable[..., Any
         raise KernelDerivativeError(
             f"`{name}` was differentiated, and partitioned gives no derivative. Call "
             "it in forward of a Function, and another partitioned function in backward."
+            " For a second derivative, or forward mode by generate_jvp_rule, call that "
+            "one in forward of a Function of its own."
         )
 
     return guarded

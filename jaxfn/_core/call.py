@@ -25,7 +25,7 @@ from jaxfn._core.batch import in_front, spread_out, tied
 from jaxfn._core.closures import run_closed
 from jaxfn._core.primitives import attach, gate, linear, refusing
 from jaxfn._core.results import loses_imaginary
-from jaxfn._core.transpose import WHILE, transposed
+from jaxfn._core.transpose import KERNEL, WHILE, transposed
 from jaxfn._core.values import (
     Arrays,
     Layout,
@@ -710,6 +710,8 @@ def _untransposed(rules: Rules, expected: str, got: str) -> Exception:
             " In place of the loop: jax.lax.scan of a fixed length, or "
             f"jax.lax.custom_linear_solve.{leave}"
         )
+    if got == KERNEL:
+        instead = " Or call it in forward of a Function of its own with a backward."
     return messages.RuleValueError(
         f"`{rules.name}.backward` {messages.NOT_TRANSPOSED} {use}: expected {expected}"
         f", got {got}. Define {rules.define_jvp}, which gets a tangent for each "

@@ -15,6 +15,7 @@ WHILE = (
     "a while loop over them (lax.while_loop, or lax.fori_loop with a number of steps "
     "that is traced), of which JAX has no transpose"
 )
+KERNEL = "a kernel of Pallas"
 
 
 def transposed(
@@ -64,6 +65,8 @@ def transposed(
             raise
         said = str(error)
         got = WHILE if "lax.while_loop" in said or "'while'" in said else said
+        if said == "must override" or "'pallas_call'" in said:
+            got = KERNEL
         expected = "operations, linear in the cotangents, that JAX can transpose"
         raise refusal(expected, got) from error
     _check_use(jaxpr, consts, n_cts, n, refusal)

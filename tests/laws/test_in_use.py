@@ -412,6 +412,24 @@ def test_one_with_a_batch_rule_is_refused_in_a_kernel(kind):
             jax.make_jaxpr(pl.pallas_call(kernel, x))(x)
 
 
+@pytest.mark.parametrize("derived", [False, True])
+def test_a_kernel_in_backward_is_named_where_it_has_no_transpose(derived):
+    x = jnp.ones(4)
+
+    def twice(x):
+        def kernel(i, o):
+            o[...] = 2 * i[...]
+
+        return pl.pallas_call(kernel, x, interpret=True)(x)
+
+    rules = {"forward": lambda ctx, x: twice(x), "backward": lambda ctx, g: twice(g)}
+    f = function(generate_jvp_rule=derived, **rules).apply
+    run = jax.hessian(lambda x: f(x).sum()) if not derived else jax.jacfwd(f)
+    said = r"got a kernel of Pallas\..*Or call it in forward of a Function of its own"
+    with pytest.raises(ValueError, match=said):
+        run(x)
+
+
 def assert_lowers_for_tpu(kernel, n):
     """Lower a kernel that takes `n` arrays."""
     x = jnp.ones((8, 128), jnp.float32)

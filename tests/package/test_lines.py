@@ -19,7 +19,7 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
     "_advice": 316,
-    "_core": 1_695,
+    "_core": 1_700,
     "_check": 1_930,
     "_explain": 665,
     "_gradcheck": 400,
@@ -30,7 +30,7 @@ LINES = {
     "torch/_model": 825,
     "torch/_triton": 510,
 }
-CORE_LINES = 3_800
+CORE_LINES = 3_805
 
 # Most files.
 FILES = {"_core": 10, "torch/_translate": 22}
