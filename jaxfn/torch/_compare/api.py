@@ -45,7 +45,8 @@ def compare(
     If they agree with neither, and the gradient is not the slope of the value, then a
     second derivative that differs is "not compared", and the report is not ok.
 
-    For a module, the rows compare the outputs, in the module's precision. Then come the
+    For a module, the rows compare the outputs, in the module's precision: for double
+    precision call `module.double()` before `from_torch`, and enable x64. Then come the
     gradients of a weighted sum of them, and those of a weighted sum of these.
 
     Args:
@@ -65,9 +66,9 @@ def compare(
         rtol: Tolerance of every comparison, relative to the largest element; by default
             half of the digits of the precision (1.5e-8 in double precision).
         atol: Difference that an element may have, whatever its size.
-        precision: "float64" casts all float arguments to it, complex ones to
-            complex128, and modules of torch by `double()`. If the original does not run
-            on these, and for "given", the arguments stay as they are.
+        precision: For a Function: "float64" casts all float arguments to it, complex
+            ones to complex128, and modules among them by `double()`. If the original
+            does not run on these, and for "given", the arguments stay as they are.
         seed: Seed of cotangents, tangents and the original's random draws.
         raise_on_failure: Whether to raise if something differs.
         progress: Function that is called before each row, with the number of rows done,
