@@ -123,7 +123,7 @@ class Rules:
         return (
             f"{messages.NO_JVP} `{self.name}` has no jvp: define a jvp staticmethod, "
             "or set generate_jvp_rule = True on the class to derive the jvp from "
-            "backward (from_torch takes it as an argument)."
+            "backward (from_torch takes it as an argument), unless it runs a kernel."
         )
 
     @property
