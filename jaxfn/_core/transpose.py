@@ -15,7 +15,7 @@ WHILE = (
     "a while loop over them (lax.while_loop, or lax.fori_loop with a number of steps "
     "that is traced), of which JAX has no transpose"
 )
-KERNEL = "a kernel of Pallas"
+KERNEL = "an operation that has no transpose (for example, a kernel of Pallas)"
 
 
 def transposed(
