@@ -1,4 +1,4 @@
-"""The arguments of a comparison, which both sides get: NumPy arrays, and the rest.
+"""Arguments and results of a comparison, for both sides: NumPy arrays, and the rest.
 
 Rules of torch may write into their arguments or pop from a dict. Each call therefore
 gets its own arrays or tensors, and its own containers.
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxfn._core import short, values
-from jaxfn.torch._base import Leaf, is_separate, to_numpy, torch
+from jaxfn.torch._base import Leaf, is_inexact, is_separate, to_numpy, torch
 
 
 def _is_array(x: Any) -> bool:
@@ -139,3 +139,76 @@ def names_of(cls: Any, n: int) -> list[str]:
         return []
     plain = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
     return plain[0 if is_separate(cls) else 1 :][:n]
+
+
+Arrays = list[np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outs:
+    """The outputs of a call.
+
+    Attributes:
+        leaves: Arrays in NumPy, and other objects.
+        labels: The name of each leaf.
+        inexact: Indices of the leaves that can have a gradient: tensors in no list or
+            dict.
+    """
+
+    leaves: list[Any]
+    labels: list[str]
+    inexact: list[int]
+
+
+def array(x: Any) -> np.ndarray:
+    """Return a copy, because rules may write to the tensor's memory later."""
+    return np.array(to_numpy(x))
+
+
+def tops_of(result: Any) -> tuple[Any, ...]:
+    """Return the outputs as a tuple."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _is_inexact(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and is_inexact(x.dtype)
+
+
+def inexact_in(result: Any) -> list[Any]:
+    """Return the outputs that can have a gradient."""
+    return [x for x in tops_of(result) if _is_inexact(x)]
+
+
+def gradients(
+    outs: Sequence[Any], cts: Sequence[Any], xs: Sequence[Any], *, again: bool = False
+) -> Sequence[Any]:
+    """Return the gradients by tensors, with zeros for those that torch has none of.
+
+    Args:
+        outs: The outputs.
+        cts: Their cotangents; None counts as zero.
+        xs: The tensors to differentiate by.
+        again: Whether the gradients are differentiated again.
+    """
+    both = zip(outs, cts, strict=True)
+    pairs = [(x, ct) for x, ct in both if ct is not None and x.requires_grad]
+    if not pairs or not xs:
+        return [torch.zeros_like(x) for x in xs]
+    outs, cts = map(list, zip(*pairs, strict=True))
+    how = {"create_graph": again, "allow_unused": True, "materialize_grads": True}
+    return torch.autograd.grad(outs, list(xs), cts, **how)
+
+
+def outs_of(result: Any) -> Outs:
+    """Return all leaves of a result, with their labels."""
+    leaves: list[Any] = []
+    labels: list[str] = []
+    inexact: list[int] = []
+    for k, top in enumerate(tops_of(result)):
+        if _is_inexact(top):
+            inexact.append(len(leaves))
+        inside = leaves_of(top)
+        several = len(inside) != 1
+        labels += [f"output {k}" + f", leaf {i}" * several for i in range(len(inside))]
+        leaves += [array(x) if isinstance(x, torch.Tensor) else x for x in inside]
+    return Outs(leaves, labels, inexact)

@@ -23,12 +23,17 @@ from jaxfn._check import (
 )
 from jaxfn._core import values
 from jaxfn.torch._base import Leaf, TorchRefusal, from_numpy, torch
-from jaxfn.torch._compare.arguments import CommonArguments
+from jaxfn.torch._compare.arguments import (
+    Arrays,
+    CommonArguments,
+    Outs,
+    array,
+    inexact_in,
+)
 from jaxfn.torch._compare.original import Original, OriginalError
 from jaxfn.torch._compare.pair import CompareOptions, expect_numbers
 from jaxfn.torch._compare.port import Port
 from jaxfn.torch._compare.report import CompareReport, not_compared
-from jaxfn.torch._compare.tensors import Arrays, Outs, array, inexact_in
 
 
 def compare_module(

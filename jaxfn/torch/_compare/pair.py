@@ -28,13 +28,10 @@ from jaxfn._check import (
 )
 from jaxfn._core import values
 from jaxfn.torch._base import torch
-from jaxfn.torch._compare.accuracy import Accuracy, Fun
-from jaxfn.torch._compare.arguments import CommonArguments, exchanged
-from jaxfn.torch._compare.hints import hint, of_one_kind
-from jaxfn.torch._compare.original import Original, OriginalError
+from jaxfn.torch._compare.arguments import CommonArguments, Outs, exchanged
+from jaxfn.torch._compare.original import Accuracy, Fun, Original, OriginalError
 from jaxfn.torch._compare.port import Port
-from jaxfn.torch._compare.report import NOT_COMPARED
-from jaxfn.torch._compare.tensors import Outs
+from jaxfn.torch._compare.report import NOT_COMPARED, hint, of_one_kind
 
 NUMBERS = (bool, int, float, complex)
 OF_PORT = (

@@ -17,8 +17,12 @@ import jaxfn
 from jaxfn._check import Once, copies
 from jaxfn._core import values
 from jaxfn.torch._base import KEYS
-from jaxfn.torch._compare.arguments import CommonArguments, exchanged, leaves_of
-from jaxfn.torch._compare.tensors import tops_of
+from jaxfn.torch._compare.arguments import (
+    CommonArguments,
+    exchanged,
+    leaves_of,
+    tops_of,
+)
 
 Arrays = list[Any]
 

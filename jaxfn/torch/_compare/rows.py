@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 
 from jaxfn._check import CHECKS, Check, CheckResult, Outcome, Rows, Skip, described
-from jaxfn.torch._compare import further, gradients, values
+from jaxfn.torch._compare import further, values
 from jaxfn.torch._compare.original import OriginalError
 from jaxfn.torch._compare.pair import Different, Pair
 from jaxfn.torch._compare.report import NOT_COMPARED, not_compared
@@ -43,18 +43,18 @@ _ROWS = {
     # Rows "as given" run compiled: the row before tells what is wrong only then.
     "value as given": Check("forward", values.value, (*_VALUE, "value under jit")),
     "value while differentiated": Check("forward", values.value_differentiated, _VALUE),
-    GRADIENTS: Check("backward", gradients.gradient, _VALUE),
+    GRADIENTS: Check("backward", values.gradient, _VALUE),
     # Before "under jit": the operations have been compiled, a program has not.
     "gradients of subsets": _of_port("backward of subsets", _GRADIENT),
     "gradients of outputs": _of_port("backward, unused outputs", _GRADIENT),
     "gradients under jit": _of_port("backward under jit", _COMPILED),
     "gradients as given": Check(
         "backward",
-        gradients.gradients_given,
+        values.gradients_given,
         (*_COMPILED, "value as given", "gradients under jit"),
     ),
     "gradients at other points": Check(
-        "backward", gradients.gradients_elsewhere, (*_GRADIENT, "value at other points")
+        "backward", values.gradients_elsewhere, (*_GRADIENT, "value at other points")
     ),
     "second derivative": Check(
         "backward", further.second, (*_COMPILED, "gradients under jit")
@@ -79,7 +79,7 @@ def _of_arguments(pair: Pair) -> dict[str, Check]:
     arguments, row = pair.arguments, _ROWS[GRADIENTS]
     return {
         f"gradient of argument {arguments.position(i)}": dataclasses.replace(
-            row, run=functools.partial(gradients.gradient, i)
+            row, run=functools.partial(values.gradient, i)
         )
         for i in arguments.at
     }

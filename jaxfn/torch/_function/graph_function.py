@@ -24,7 +24,7 @@ from jaxfn.torch._base import (
     to_torch_dtype,
     torch,
 )
-from jaxfn.torch._function import derivatives, graph_rules
+from jaxfn.torch._function import derivatives
 from jaxfn.torch._function import host as on_host
 from jaxfn.torch._function.call import Mask
 from jaxfn.torch._trace import (
@@ -303,7 +303,7 @@ class GraphFunction:
 
     def apply(self, key: Any, *arrays: Any) -> list[Any]:
         """Return the results under JAX's transformations, with these derivatives."""
-        return graph_rules.apply(self, key, arrays)
+        return derivatives.apply(self, key, arrays)
 
 
 def types_key(types: Sequence[Any]) -> Any:

@@ -20,8 +20,7 @@ from jaxfn.torch._base import (
     torch,
 )
 from jaxfn.torch._function import host
-from jaxfn.torch._function.batching import Batch, Dims
-from jaxfn.torch._function.call import Settings, TorchCall
+from jaxfn.torch._function.call import Batch, Dims, Settings, TorchCall
 from jaxfn.torch._function.graph_function import GraphFunction
 
 

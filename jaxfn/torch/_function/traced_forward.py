@@ -32,8 +32,7 @@ from jaxfn.torch._base import (
     unflatten,
     without_once,
 )
-from jaxfn.torch._function.batching import Batch, Dims
-from jaxfn.torch._function.call import Mask, Settings, TorchCall
+from jaxfn.torch._function.call import Batch, Dims, Mask, Settings, TorchCall
 from jaxfn.torch._function.derivatives import gradients
 from jaxfn.torch._function.forward_result import ForwardResult, forward_result
 from jaxfn.torch._function.graph_function import GraphFunction

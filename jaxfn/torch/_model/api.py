@@ -1,17 +1,33 @@
-"""The function that users call."""
+"""The functions that users call: `from_torch` and `explain`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
+import jax
+import jax.numpy as jnp
+
 import jaxfn
-from jaxfn.torch._base import closed_tensors, experimental, fingerprint, torch
-from jaxfn.torch._function import Settings, bridged
+from jaxfn.torch._base import (
+    TorchRefusal,
+    closed_tensors,
+    experimental,
+    fingerprint,
+    to_jax,
+    torch,
+)
+from jaxfn.torch._function import (
+    Settings,
+    TorchExplanation,
+    bridged,
+    explain_function,
+    refused_graph,
+    rule_graph,
+)
 from jaxfn.torch._model.function import OnArrays
 from jaxfn.torch._model.module import TorchModel
-from jaxfn.torch._model.operation import function_of
 
 
 @overload
@@ -139,3 +155,100 @@ def _function(source: Any, settings: Settings) -> Any:
         return on_arrays(args, kwargs)
 
     return call
+
+
+def explain(
+    source: Any,
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    random: bool = False,
+    mutable: bool = False,
+) -> TorchExplanation:
+    """Show the graphs of a PyTorch Function or module, and refusals with their places.
+
+    Args:
+        source: A torch class, an operation of torch.library, or a module.
+        *args: The arguments of its `apply` (of the call of a module), with JAX arrays
+            or tensors, without a key.
+        kwargs: Keyword arguments of a module.
+        random: Whether it may draw random numbers.
+        mutable: Whether a module may write to its buffers.
+
+    Returns:
+        The graphs of forward and backward, as torch's operations, without values.
+
+    Example:
+        >>> import jax.numpy as jnp, torch, jaxfn.torch
+        >>> class Square(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 2 * g * x
+        >>> report = jaxfn.torch.explain(Square, jnp.ones(3))
+        >>> report.ok, report.backward.operations
+        (True, {'aten.mul.Tensor': 2})
+    """
+    if not isinstance(source, torch.nn.Module):
+        return explain_function(function_of(source) or source, *args, random=random)
+    model = from_torch(source, random=random, mutable=mutable)
+    args, kwargs = jax.tree.map(_to_jax, (args, dict(kwargs or {})))
+    name = type(source).__name__
+    values = {**model.buffers, **model.frozen, **model.params}
+    function, arrays = model._traced(values, args, kwargs)
+    try:
+        forward = rule_graph("forward", function.graph.program(arrays))
+    except TorchRefusal as refusal:
+        return TorchExplanation(name, refused_graph("forward", refusal), None)
+    mask = tuple([jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays])
+    try:
+        tree = function.gradient((mask, None)).program(arrays)
+    except TorchRefusal as refusal:
+        return TorchExplanation(name, forward, refused_graph("backward", refusal))
+    return TorchExplanation(name, forward, rule_graph("forward and backward", tree))
+
+
+def _to_jax(x: Any) -> Any:
+    return to_jax(x) if isinstance(x, torch.Tensor) else x
+
+
+def function_of(operation: Any) -> type | None:
+    """Return a torch Function with the rules of an operation; None if it is none.
+
+    Raises:
+        TorchRefusal: The operation writes to its arguments, or takes arguments by
+            keyword alone.
+    """
+    rules = experimental.library_rules(operation)
+    if rules is None:
+        return None
+    schema = experimental.library_schema(operation)
+    if schema.is_mutable:
+        way_out = "Return the new values."
+        raise _refusal(rules.name, "it writes to its arguments.", way_out)
+    if any(x.kwarg_only for x in schema.arguments):
+        reason = "it has arguments by keyword alone, and apply takes none."
+        raise _refusal(rules.name, reason, "Take them by position.")
+    members: dict[str, Any] = {
+        "__module__": rules.forward.__module__,
+        "__doc__": rules.forward.__doc__,
+        "forward": staticmethod(rules.forward),
+        "setup_context": staticmethod(rules.setup_context or _saves_nothing),
+    }
+    for rule in ("backward", "vmap"):
+        if getattr(rules, rule) is not None:
+            members[rule] = staticmethod(getattr(rules, rule))
+    return type(rules.name, (torch.autograd.Function,), members)
+
+
+def _saves_nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    del ctx, inputs, output
+
+
+def _refusal(name: str, reason: str, way_out: str) -> TorchRefusal:
+    return TorchRefusal(
+        operation="an operation of torch.library", reason=reason, way_out=way_out
+    ).of(name, "forward")

@@ -1,17 +1,37 @@
-"""A Python function on tensors as a function on JAX arrays."""
+"""A Python function on tensors as a function on JAX arrays.
+
+What it returns has arrays in place of the tensors, in objects of the same classes, for
+example a ModelOutput of transformers. JAX learns here how to take them apart, so that a
+jitted function may return them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
+import gc
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfn.torch._base import Flattener, closed_tensors, fingerprint, torch, unflatten
+from jaxfn.torch._base import (
+    PLAIN,
+    Flattener,
+    Leaf,
+    Rebuilt,
+    TorchRefusal,
+    closed_tensors,
+    fingerprint,
+    parts_of,
+    sequence_like,
+    torch,
+    unflatten,
+)
 from jaxfn.torch._function import (
     GraphFunction,
     Settings,
@@ -19,9 +39,126 @@ from jaxfn.torch._function import (
     refuse_tensors,
     remember,
 )
-from jaxfn.torch._model import results
 from jaxfn.torch._model.rules import Differentiable
 from jaxfn.torch._trace import Noted
+
+# ---- results
+
+
+def flattened(result: Any) -> tuple[list[Any], Any]:
+    """Return the tensors of a result, and its template."""
+    flattener = Flattener(lambda x: isinstance(x, torch.Tensor))
+    template = flattener(result)
+    for part in _all_parts(template):
+        if not isinstance(part, _TAKEN_APART) and _has_tensor(part):
+            raise TorchRefusal(
+                operation="the result",
+                reason=f"it returns tensors inside a `{type(part).__name__}`, which "
+                "jaxfn can't take apart.",
+                way_out="Return tensors in a tuple, a list, a dict or a dataclass.",
+            )
+        if isinstance(part, (torch.SymFloat, torch.SymInt, torch.SymBool)):
+            raise TorchRefusal(
+                operation="a number that is returned",
+                reason="it comes from a tensor (by x.item() or float(x)), and a "
+                "trace has no values.",
+                way_out="Return the tensor itself.",
+            )
+    return flattener.leaves, template
+
+
+_TAKEN_APART = (*PLAIN, Leaf, Rebuilt, list, tuple, dict)
+
+
+def _has_tensor(x: Any) -> bool:
+    """Return whether a set, for example, or an object with slots holds a tensor."""
+    return any(isinstance(y, torch.Tensor) for y in gc.get_referents(x))
+
+
+def _all_parts(template: Any) -> Iterator[Any]:
+    yield template
+    for part in parts_of(template):
+        yield from _all_parts(part)
+
+
+def restored(template: Any, arrays: Sequence[Any]) -> Any:
+    """Return the result with these arrays."""
+    for kind in _kinds(template):
+        _register(kind)
+    return unflatten(template, arrays)
+
+
+def _kinds(template: Any) -> Iterator[type]:
+    """Yield the classes of objects that hold tensors, but for named tuples."""
+    for part in _all_parts(template):
+        if isinstance(part, Rebuilt) and not hasattr(part.kind, "_fields"):
+            yield part.kind
+
+
+class _Like:
+    """What stays of an object without its arrays. Two of equal structure are equal."""
+
+    def __init__(self, value: Any, names: tuple[Any, ...]) -> None:
+        self.value, self.names = value, names
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Like) or type(other.value) is not type(self.value):
+            return False
+        return other.names == self.names
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.names))
+
+    def with_parts(self, parts: Sequence[Any]) -> Any:
+        if isinstance(self.value, (list, tuple)):
+            return sequence_like(self.value, parts)
+        made = copy.copy(self.value)
+        items = zip(self.names, parts, strict=True)
+        if isinstance(made, dict):
+            for name, part in items:
+                made[name] = part
+        else:
+            made.__dict__.update(items)
+            made.__dict__[_NAMES] = self.names
+        return made
+
+
+_NAMES = "_jaxfn_array_attributes"
+
+
+def _take_apart(value: Any) -> tuple[list[Any], _Like]:
+    if isinstance(value, (list, tuple)):
+        return list(value), _Like(value, tuple(range(len(value))))
+    if isinstance(value, dict):
+        names = tuple(value)
+        return list(value.values()), _Like(value, names)
+    names = value.__dict__.get(_NAMES)
+    if names is None:
+        names = tuple(k for k, x in value.__dict__.items() if _holds_array(x))
+    return [value.__dict__[name] for name in names], _Like(value, names)
+
+
+def _holds_array(value: Any) -> bool:
+    flattener = Flattener(lambda x: isinstance(x, (jax.Array, torch.Tensor)))
+    flattener(value)
+    return bool(flattener.leaves)
+
+
+_registered: set[type] = set()
+
+
+def _register(kind: Any) -> None:
+    if kind in _registered:
+        return
+    _registered.add(kind)
+    with contextlib.suppress(ValueError):  # somebody else has told JAX
+        jax.tree_util.register_pytree_node(
+            kind, _take_apart, lambda like, parts: like.with_parts(parts)
+        )
+
+
+# ---- a function called with arrays
+
 
 _SEED = 0
 
@@ -69,7 +206,7 @@ class OnArrays:
             check_key(self._name, key)
         function, arrays = self.traced(*values, args, kwargs)
         found = function(key, arrays)
-        return results.restored(function.note(arrays).template, found)
+        return restored(function.note(arrays).template, found)
 
     def traced(self, *values: Any) -> tuple[Differentiable, list[Any]]:
         """Return the function for the signature of a call, and the arrays."""
@@ -87,7 +224,7 @@ class OnArrays:
             def run(tensors: Sequence[Any]) -> Noted:
                 with torch.enable_grad():
                     result = self._run(*unflatten(templates, tensors))
-                leaves, template = results.flattened(result)
+                leaves, template = flattened(result)
                 return Noted(leaves, _Output(template))
 
             graph = GraphFunction(

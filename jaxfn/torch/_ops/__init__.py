@@ -7,20 +7,13 @@ row ignores torch's promotion: jaxfn casts each result to the dtype in torch's t
 from jaxfn.torch._ops import (
     comparing,
     creating,
-    distances,
     elementwise,
-    fourier,
     indexing,
     linalg,
     networks,
-    orders,
-    pooling,
-    products,
-    random,
     reducing,
     sampling,
     shapes,
-    special,
 )
 from jaxfn.torch._ops.row import ROWS, Row, convert, find
 

@@ -57,6 +57,10 @@ class Count:
         return jnp.sum(self.of.mask)
 
 
+KINDS = Masked, Count
+"""The classes of results of a mask."""
+
+
 def refusal(operation: str, what: str) -> TorchRefusal:
     """Return the refusal of a read or write whose shape depends on values."""
     return TorchRefusal(
@@ -74,7 +78,7 @@ def pick(x: Any, mask: Any) -> Masked:
 
 def has_masked(x: Any) -> bool:
     """Return whether there is a result of a mask in a pytree."""
-    return any(type(leaf) in (Masked, Count) for leaf in jax.tree.leaves(x))
+    return any(type(leaf) in KINDS for leaf in jax.tree.leaves(x))
 
 
 def run(step: Any, args: Any, kwargs: Any) -> Any:

@@ -117,11 +117,11 @@ class TracedProgram:
 
 def run_step(step: Operation, values: Any, key: Any) -> Any:
     """Return the result of an operation, from the values by their references."""
-    args, kwargs = jax.tree.map(
-        lambda x: values[x] if type(x) is Ref else x, (step.args, step.kwargs)
-    )
+    leaves, spec = jax.tree.flatten((step.args, step.kwargs))
+    leaves = [values[x] if type(x) is Ref else x for x in leaves]
+    args, kwargs = spec.unflatten(leaves)
     try:
-        if masked.has_masked((args, kwargs)):
+        if any(type(x) in masked.KINDS for x in leaves):
             return checked(step, masked.run(step, args, kwargs))
         if step.draw is not None:
             kwargs["key"] = jax.random.fold_in(key, step.draw)

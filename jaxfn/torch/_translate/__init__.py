@@ -5,7 +5,7 @@ The order of work, each step with its modules::
     collect the class and all that it uses          # units; files finds their text
     run the original, instrumented                  # runs
         each expression shows its type              # observed
-        each write shows who shares its memory      # memory
+        each write shows who shares its memory      # observed
     visit each definition once                      # rewriter; below it, in layers,
                                                     #   statements, assignments, calls,
                                                     #   references, base
@@ -14,8 +14,7 @@ The order of work, each step with its modules::
         write the line in JAX's terms, or mark it
     make one file of the parts, and compare it      # port
 
-`api` goes through the steps. Only `syntax` imports LibCST, at the first call. `names`
-finds what code reads and binds.
+`port` also goes through the steps. Only `syntax` imports LibCST, at the first call.
 """
 
 from __future__ import annotations
@@ -147,5 +146,5 @@ def translated(
             "translate needs LibCST, which is not installed here: "
             "pip install 'jaxfn[translate]'."
         )
-    api = importlib.import_module("jaxfn.torch._translate.api")
+    api = importlib.import_module("jaxfn.torch._translate.port")
     return Translation(*api.translate(classes, args, whole=whole, progress=progress))

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxfn.torch._base import torch
-from jaxfn.torch._translate.names import cst_params
 from jaxfn.torch._translate.observed import TENSOR, UNKNOWN, ExprType, Observations
 from jaxfn.torch._translate.syntax import code, cst
 from jaxfn.torch._translate.table import DTYPES, ROWS
-from jaxfn.torch._translate.units import Unit
+from jaxfn.torch._translate.units import Unit, cst_params
 
 _SEQ, _INT, _DTYPE = ExprType("seq"), ExprType("int"), ExprType("dtype")
 _SIZE = ExprType("seq", "Size")

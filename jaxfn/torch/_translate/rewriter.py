@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfn.torch._translate.calls import Calls
-from jaxfn.torch._translate.names import is_for_onnx
 from jaxfn.torch._translate.references import annotation, decorators
 from jaxfn.torch._translate.statements import FRAMED, is_check, leave
 from jaxfn.torch._translate.syntax import (
@@ -14,6 +13,7 @@ from jaxfn.torch._translate.syntax import (
     find,
     is_line,
 )
+from jaxfn.torch._translate.units import is_for_onnx
 
 
 class Rewriter(Calls):

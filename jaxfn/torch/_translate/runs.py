@@ -8,9 +8,7 @@ from typing import Any
 
 from jaxfn.torch._base import torch
 from jaxfn.torch._translate.files import key_of
-from jaxfn.torch._translate.memory import Place, Writes
-from jaxfn.torch._translate.names import is_for_onnx
-from jaxfn.torch._translate.observed import Observations
+from jaxfn.torch._translate.observed import Observations, Place, Writes
 from jaxfn.torch._translate.syntax import (
     cst,
     dotted,
@@ -18,7 +16,7 @@ from jaxfn.torch._translate.syntax import (
     is_write_name,
     root_of,
 )
-from jaxfn.torch._translate.units import Unit, in_order
+from jaxfn.torch._translate.units import Unit, in_order, is_for_onnx
 
 # These look at their caller's frame, so nothing may wrap them.
 _FRAMES = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}

@@ -4,7 +4,7 @@ The steps, each with its module::
 
     with Surroundings().here():             # surroundings
         run the rule on tensors without values; meanwhile
-        tensors and torch.cuda look as on a GPU                     # gpu
+        tensors and torch.cuda look as on a GPU                     # surroundings
         kernel[grid](x, y, n) is caught, in this thread alone       # capture
             the memory of x and y becomes flat tensors, each once   # buffers
             torch.ops.jaxfn.launch(flat tensors, number)            # operation
@@ -25,9 +25,11 @@ from jaxfn.torch._triton.buffers import (
     stored_views,
 )
 from jaxfn.torch._triton.capture import LaunchSeen
-from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 from jaxfn.torch._triton.surroundings import (
+    NOT_SHOWN,
+    GpuLook,
     Surroundings,
+    is_loaded,
     launch_of,
     launch_row,
     storages_now,

@@ -27,8 +27,8 @@ from jaxfn.torch._base import (
 from jaxfn.torch._triton import capture
 from jaxfn.torch._triton.buffers import Storages, flat_storage
 from jaxfn.torch._triton.capture import LaunchSeen
-from jaxfn.torch._triton.gpu import NOT_SHOWN, GpuLook, is_loaded
 from jaxfn.torch._triton.operation import no_derivative
+from jaxfn.torch._triton.surroundings import NOT_SHOWN, GpuLook, is_loaded
 
 T = TypeVar("T")
 Note = Callable[[Any, Binding, Launch], None]
