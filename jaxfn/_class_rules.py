@@ -152,7 +152,7 @@ class ClassRules(Rules):
             fun, batch = self.batchable()
             run = batchable(fun, batch, name=self.name)
             outs = settings.under(self._policy, run, *arrays)
-            return list(outs.arrays), [], outs.spec
+            return list(outs.arrays), [], outs.layout
         ctx = self._context(perturbed)
         args = (ctx, *self.spec.join(arrays))
         with explained(self.name, "forward", self._forward, args):

@@ -394,7 +394,7 @@ def _batched(fun: Any, batch: Any, arrays: Sequence[Any], name: str) -> Any:
     """Call a function that has a batch rule alone; JAX differentiates it."""
     if not any(map(internals.is_tracer, arrays)):
         outs = fun(*arrays)
-        return outs.spec.out.join(outs.arrays)
+        return outs.layout.out.join(outs.arrays)
     return call(*BatchRules.of(fun, batch, arrays, name))
 
 

@@ -335,7 +335,7 @@ class JaxRules(Rules):
     def value(self, arrays: Arrays) -> tuple[list[Any], Layout]:
         batch = None if self._batch is None else self.batch
         outs = batchable(self.value_with_batch, batch, name=self.name)(*arrays)
-        return list(outs.arrays), outs.spec
+        return list(outs.arrays), outs.layout
 
     def batch(
         self, size: int, batched: Sequence[bool], arrays: list[Any]
@@ -394,7 +394,7 @@ class JaxRules(Rules):
                     + f"), got {short(x)}."
                     + ("" if flag else " Return True for one with a batch axis.")
                 )
-        return outs, Outputs(flags, outs.spec)
+        return outs, Outputs(flags, outs.layout)
 
     def _spec_filled(self, x: Any) -> Any:
         """Return the spec with `x` for each static leaf."""
@@ -417,7 +417,7 @@ class JaxRules(Rules):
             outs = self._checked_outputs(result, fwd)
         saved, spec = split(result[1], holds)
         saved = list(map(as_jax, saved))
-        layout: Layout = outs.spec
+        layout: Layout = outs.layout
         layout.saved, layout.perturbed, layout.asked = spec, perturbed, symbolic
         # A jvp rule in JAX's terms gets the arguments, and no residuals.
         return list(outs.arrays), [*arrays, *saved] if self.has_jvp else saved, layout
@@ -552,7 +552,7 @@ class JaxRules(Rules):
 
         def flat(*arrays: Any) -> Arrays:
             outs = _outputs(f(*grouped(self.specs, arrays)))
-            layouts[:] = [outs.spec]
+            layouts[:] = [outs.layout]
             return outs.arrays
 
         value.__name__ = self.name  # for JAX's errors
@@ -601,7 +601,7 @@ def _outputs(out: Any) -> Outputs:
 
 def _structure(outs: Outputs) -> tuple[Any, list[tuple[Any, Any]]]:
     """Return the pytree structure of outputs, and the arrays' shapes and dtypes."""
-    return outs.spec.out.treedef, [(x.shape, x.dtype) for x in outs.arrays]
+    return outs.layout.out.treedef, [(x.shape, x.dtype) for x in outs.arrays]
 
 
 def _written(structure: tuple[Any, list[tuple[Any, Any]]]) -> str:
@@ -646,7 +646,7 @@ class BatchRules(Rules):
         self, arrays: Arrays, perturbed: Mask
     ) -> tuple[list[Any], list[Any], Layout]:
         outs = self._run(*arrays)
-        return list(outs.arrays), list(arrays), dataclasses.replace(outs.spec)
+        return list(outs.arrays), list(arrays), dataclasses.replace(outs.layout)
 
     def jvp(self, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
         if any(t is not None for t in tangents[: self._n_consts]):

@@ -1,8 +1,8 @@
 """The mechanism: rules on flat lists of arrays, through JAX.
 
-Its control flow knows neither ctx nor a class of the user: `Rules` has their rules, in
-terms of flat lists. (`messages` has torch's words, and `results` checks what rules in
-torch's terms return.) Read `call`, `primitives`, `values`, `results`, `batch`,
+Its control flow knows neither ctx nor a class of the user: `Rules` holds the user's
+rules, in terms of flat lists. (`messages` has torch's words, and `results` checks what
+rules in torch's terms return.) Read `call`, `primitives`, `values`, `results`, `batch`,
 `transpose`, `closures`, in this order, and then `jax_internals`, which has all that is
 no stable, public API of JAX. What happens, under the names that the code has:
 
@@ -14,37 +14,44 @@ no stable, public API of JAX. What happens, under the names that the code has:
 
     primal(arrays):                      # without a derivative: a plain call, jit, vmap
         outs = rules.value(arrays)
+        rules.setup(...)                 # if it has one: it may have effects
         return tied(outs, arrays)        # a vmap batches all outputs if any array is
 
     fwd(arrays) = _fwd(rules, arrays):   # reverse mode asks for the outputs
-        outs, saved = rules.forward(arrays)  # traced, if a float array is
+        outs = rules.forward(arrays)     # traced first, if a float array is a tracer
         outs = attach(_tangents, arrays, outs)
-        return outs, saved               # saved outputs: attached
+        saved = rules.setup(...)         # or what forward saved; outputs: attached
+        return outs, residuals.pack(saved)
 
     bwd(saved, cts):                     # reverse mode has the cotangents
-        return rules.backward(saved, cts)    # JAX may differentiate its operations
+        return _pull(...)                # rules.backward(saved, cts): JAX may
+                                         # differentiate its operations
 
     push(arrays, tangents):              # forward mode, and reverse mode through it
         outs, saved = _fwd(rules, arrays)
         return outs, _push(saved, tangents)
 
     _tangents(arrays, outs, tangents):   # the derivative of an output of fwd
-        return _push(saved again from arrays and outs, tangents)
+        saved: again the arrays, the outs, and other values (the jaxpr of setup)
+        return _push(saved, tangents)
 
     _push(saved, tangents):
         Without a backward: rules.jvp(saved, tangents). Otherwise the primitive
-        `linear`. Evaluated, it is rules.jvp(saved, tangents), or the transpose of
-        rules.backward; transposed, it is rules.backward(saved, cts).
+        `linear`. To bind it traces rules.jvp(saved, tangents) once, or the transpose of
+        rules.backward; to evaluate it runs this jaxpr. Its transpose calls _pull.
 
-So `jax.grad(f)` runs forward once and backward once. Under `jax.jit` inside of it, JAX
-traces primal when it traces the jitted function, and fwd when it differentiates this:
-forward runs twice as Python, once in the compiled program. In `jax.grad(jax.grad(f))`
-the outer derivative differentiates the operations of backward. It also runs `_tangents`
-for the outputs of forward, and so the Python of backward once more. The result matters
-only where the outputs are used, for example by backward if it saved one. In forward
-mode over reverse mode, `jax.jacfwd(jax.grad(f))`, it is evaluated even if unused.
+So `jax.grad(f)` runs the Python of forward once and that of backward once. With a jvp,
+`linear` also traces the jvp (a derived one: backward), although reverse mode does not
+evaluate it. Under `jax.jit` inside of `jax.grad`, JAX traces primal when it traces the
+jitted function, and fwd when it differentiates this: forward runs twice as Python, once
+in the compiled program. In `jax.grad(jax.grad(f))` the outer derivative differentiates
+the operations of backward. It also runs `_tangents` for the outputs of forward, and so
+traces the jvp once more (without one: backward). If backward uses an output, this is
+transposed too, and backward runs again. In forward mode over reverse mode,
+`jax.jacfwd(jax.grad(f))`, it is evaluated even if the output is unused.
 
-In a JAX with `SCAN_DROPS_JVP`, the primal of rules with forward mode is fwd.
+In a JAX with `SCAN_DROPS_JVP`, the primal of rules with forward mode is fwd (or value,
+with the derivative of fwd attached, if the rules have a value of their own).
 """
 
 from jaxfn._core import closures, messages, results, values

@@ -32,23 +32,23 @@ def closed(fun: Fun, arrays: Arrays, *, name: str) -> tuple[Any, list[Any], Any]
 
     Returns:
         A jaxpr of the values that it closes over and then the arguments; these values;
-        and the spec of the outputs.
+        and the layout of the outputs.
     """
-    specs: list[Any] = []
+    layouts: list[Any] = []
 
     def flat(*arrays: Any) -> Arrays:
         outs = fun(*arrays)
-        specs[:] = [outs.spec]
+        layouts[:] = [outs.layout]
         return outs.arrays
 
     jaxpr, consts = internals.trace(flat, arrays)
     if internals.is_staging() and any(map(internals.is_reference, consts)):
         raise messages.reference(name)
-    return jaxpr, consts, specs[0]
+    return jaxpr, consts, layouts[0]
 
 
 def with_batch_rule(
-    jaxpr: Any, spec: Any, batch: Batch, fixed: Sequence[bool], *, name: str
+    jaxpr: Any, layout: Any, batch: Batch, fixed: Sequence[bool], *, name: str
 ) -> Fun:
     """Make the `jax.custom_batching.custom_vmap` of a traced function.
 
@@ -58,7 +58,7 @@ def with_batch_rule(
 
     Args:
         jaxpr: The function; see `closed`.
-        spec: Spec of its outputs.
+        layout: The layout of its outputs.
         batch: The user's rule. It gets the arguments, but no closed-over value.
         fixed: For each closed-over value, whether it is a constant.
         name: Name of the Function.
@@ -68,7 +68,7 @@ def with_batch_rule(
     n = len(fixed)
 
     def value(*values: Any) -> Outputs:
-        return Outputs(internals.evaluate(jaxpr, values), spec)
+        return Outputs(internals.evaluate(jaxpr, values), layout)
 
     def rule(size: int, batched: Any, *values: Any) -> tuple[Outputs, Outputs]:
         if any(b and not f for b, f in zip(batched, fixed, strict=False)):
@@ -78,7 +78,7 @@ def with_batch_rule(
         # A constant that is batched has the same value for all examples.
         pairs = zip(values, batched, strict=True)
         outs = value(*[x[0] if b else x for x, b in pairs])
-        return outs, Outputs([False] * len(outs.arrays), spec)
+        return outs, Outputs([False] * len(outs.arrays), layout)
 
     value.__name__ = name
     f = jax.custom_batching.custom_vmap(value)
@@ -98,9 +98,9 @@ def batchable(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
     def call(*arrays: Any) -> Outputs:
         if not any(map(internals.is_tracer, arrays)):
             return fun(*arrays)
-        jaxpr, consts, spec = closed(fun, arrays, name=name)
+        jaxpr, consts, layout = closed(fun, arrays, name=name)
         fixed = list(map(internals.is_constant, consts))
-        f = with_batch_rule(jaxpr, spec, batch, fixed, name=name)
+        f = with_batch_rule(jaxpr, layout, batch, fixed, name=name)
         return f(*consts, *arrays)
 
     return call
@@ -124,14 +124,14 @@ def tied(
     # JAX has no empty arrays in Pallas kernels, joins no unreduced value, and none with
     # a value in another memory or split in another way over an explicit mesh. Outside
     # a trace, nobody reads a jaxpr.
-    own = (
+    by_attach = (
         not internals.is_staging()
         or internals.in_pallas_kernel()
         or any(map(internals.is_on_explicit_mesh, outs))
         or any(map(internals.is_unreduced, (*outs, *inputs)))
         or len(set(map(internals.memory_of, (*outs, *inputs)))) > 1
     )
-    if own:
+    if by_attach:
         return spread_out(outs, inputs, differentiable, name=name)
     empty = _empty(inputs) if inputs and any(differentiable) else None
     return [
@@ -143,7 +143,7 @@ def tied(
 def spread_out(
     outs: Arrays, inputs: Arrays, differentiable: Sequence[bool], *, name: str
 ) -> list[Any]:
-    """Do the same as `tied`, by `attach`."""
+    """Return what `tied` does, made by `attach`."""
     n = len(outs)
 
     def rule(_: Arrays, __: Arrays, tangents: Arrays) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A call: `Rules` into a jax.custom_vjp or a jax.custom_jvp.
+"""A call: it turns `Rules` into a jax.custom_vjp or a jax.custom_jvp.
 
 | rules       | definition | reverse mode       | forward mode           |
 |-------------|------------|--------------------|------------------------|
@@ -6,6 +6,8 @@
 | jvp         | custom_jvp | jvp transposed     | jvp                    |
 | bwd, jvp    | custom_jvp | bwd (see `linear`) | jvp                    |
 | bwd, derive | custom_jvp | bwd (see `linear`) | bwd transposed         |
+
+Below a jvp, rules with a bwd alone are a custom_jvp too.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Rules:
     """The rules of one call, in terms of flat lists of arrays. None is zero throughout.
 
     A subclass says how a user writes them: in torch's terms or in JAX's. It outlives
-    the call, so it holds no array and no tracer.
+    the call, so it holds no array and no tracer. (In JAX's terms it holds the static
+    arguments, `nondiff_argnums`, which may be tracers as in JAX.)
 
     Attributes:
         name: Name for messages and jaxprs.
@@ -81,8 +84,9 @@ class Rules:
     ) -> tuple[list[Any], list[Any], Layout]:
         """Run forward; return its outputs, the arrays that it saved, and the rest.
 
-        The subclass sets `marked`, `perturbed`, `asked` and `saved` of the layout. The
-        core fills in the sources, setup and the types.
+        The subclass (in `setup`, if it has one) sets `marked`, `grad_dtypes`,
+        `perturbed`, `asked` and `saved` of the layout. The core fills in the sources,
+        setup and the types.
         """
         raise NotImplementedError
 
@@ -138,8 +142,9 @@ class Rules:
 
 def call(rules: Rules, arrays: Arrays) -> Any:
     """Call the Function that has these rules on flat arrays, through JAX."""
-    # JAX refuses forward mode through a custom_vjp without naming the function, and
-    # even if the tangents are transposed later. `linear` names it, and has a transpose.
+    # JAX refuses forward mode through a custom_vjp without naming the function; in a
+    # vmap or a grad even if the tangents are only transposed. `linear` names it, and
+    # has a transpose. A jit around the call hides the jvp: then JAX's own rules hold.
     forward_mode = rules.has_forward_mode or any(map(internals.has_tangent, arrays))
     try:
         make = _custom_jvp if forward_mode else _custom_vjp
@@ -157,7 +162,7 @@ def call(rules: Rules, arrays: Arrays) -> Any:
         if is_refusal and not hasattr(error, "__notes__"):  # the innermost Function's
             error.add_note(rules.no_jvp_note())
         raise
-    layout: Layout = outs.spec
+    layout: Layout = outs.layout
     found = list(outs.arrays)
     # A marked output may be unbatched. For an unbatched output of a custom_vjp, JAX
     # refuses a cotangent, so stop it here. (A custom_jvp gives no tangent.)
@@ -240,20 +245,18 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
     """Make the function that jit traces and vmap batches.
 
     In a JAX with `SCAN_DROPS_JVP` it has the derivative of the rules, if they have a
-    forward mode.
+    forward mode: the reverse derivative of a scan keeps only the primal there.
     """
 
     def primal(*args: Any) -> Outputs:
         # JAX passes on constants as numbers and NumPy arrays; rules get JAX arrays.
         arrays = list(map(internals.as_array, args))
         nothing = (False,) * len(arrays)
-        # Where the reverse derivative of a scan keeps only the primal of a custom_jvp,
-        # the primal has the derivative of the rules.
-        keeps = internals.SCAN_DROPS_JVP and rules.has_forward_mode
-        if keeps and not rules.own_value:
+        has_rules = internals.SCAN_DROPS_JVP and rules.has_forward_mode
+        if has_rules and not rules.own_value:
             outs, layout, _ = _fwd(rules, arrays, nothing)
             return Outputs(outs, layout)
-        inside = list(map(gate, arrays)) if keeps else arrays
+        inside = list(map(gate, arrays)) if has_rules else arrays
         outs, layout = run_closed(lambda: rules.value(inside), inside, name=rules.name)
         outs = list(map(as_jax, outs))
         # As in torch, call it although nothing is saved: it may have effects, and its
@@ -262,7 +265,7 @@ def _primal(rules: Rules) -> Callable[..., Outputs]:
             _, layout = rules.setup(layout, arrays, distinct(outs), nothing)
         layout = _typed(layout, arrays, outs)
         outs = tied(outs, inside, layout.differentiable, name=rules.name)
-        if keeps:
+        if has_rules:
             rule = functools.partial(_by_forward, rules)
             spreads = layout.differentiable
             outs = attach(rule, arrays, outs, name=rules.name, spreads=spreads)
@@ -340,7 +343,8 @@ class _Residuals:
     ) -> tuple[list[Any], Any]:
         """Keep the layout; return the arrays for JAX."""
         perturbed = layout.perturbed if any(map(internals.is_tracer, arrays)) else None
-        # Another trace may save other arrays, but JAX batches the residuals alike.
+        # A trace for other arguments may save other arrays in these places. JAX gives
+        # all traces the same batch axes, so they are put in front.
         if layout.asked:
             saved = in_front(saved, name=self._name)
         types = [(x.shape, x.dtype) for x in saved]
@@ -399,17 +403,18 @@ def _fwd(
         outs = spread_out(outs, arrays, layout.differentiable, name=rules.name)
         return outs, *rules.pack(layout, saved)
     outs, others, closed, layout = run_closed(
-        lambda: _forward(rules, arrays, perturbed), arrays, name=rules.name
+        lambda: _gated_forward(rules, arrays, perturbed), arrays, name=rules.name
     )
     if rules.has_setup:
         others, layout = _setup(rules, layout, arrays, outs, perturbed)
     layout = _typed(layout, arrays, outs)
     inputs = [*arrays, *others]
     # A reference has no tangent that a rule could be given.
-    kept = [not internals.is_reference(x) for x in inputs]
+    values = [x for x in inputs if not internals.is_reference(x)]
+    has_reference = len(values) < len(inputs)
     outs = attach(
-        functools.partial(_tangents, rules, layout, len(arrays), kept),
-        [x for x, keep in zip(inputs, kept, strict=True) if keep],
+        functools.partial(_tangents, rules, layout, len(arrays), has_reference),
+        values,
         outs,
         name=rules.name,
         closed=closed,
@@ -422,13 +427,13 @@ def _tangents(
     rules: Rules,
     layout: Layout,
     n: int,
-    kept: Sequence[bool],
+    has_reference: bool,
     inputs: Arrays,
     outs: Arrays,
     tangents: Arrays,
 ) -> list[Any]:
     """Return the tangents of the outputs: the rule that `_fwd` attaches."""
-    if not all(kept):
+    if has_reference:
         raise messages.reference(rules.setup_name or rules.forward_name)
     # Leave out the tangents of saved intermediates: by the inputs alone the rules give
     # the whole derivative.
@@ -457,15 +462,15 @@ def _typed(layout: Layout, arrays: Arrays, outs: Arrays) -> Layout:
     return dataclasses.replace(layout, in_types=types[0], out_types=types[1])
 
 
-def _forward(
+def _gated_forward(
     rules: Rules, arrays: Arrays, perturbed: Mask
 ) -> tuple[list[Any], list[Any], list[Any] | None, Layout]:
     """Run forward.
 
-    The outputs get the derivative of the rules. The operations of forward may have
-    none, as a host callback: so the arguments are gated. But an intermediate that
-    forward saved needs the derivative of the operations. So if a float argument is
-    traced, forward is traced first, to see whether it saved one.
+    `_fwd` attaches the derivative of the rules to the outputs. The operations of
+    forward may have none, as a host callback: so the arguments are gated. But an
+    intermediate that forward saved needs the derivative of the operations. So if a
+    float argument is a tracer, forward is traced first, to see whether it saved one.
 
     Returns:
         The outputs; other saved values; the traced values that forward closed over, if
@@ -486,16 +491,16 @@ def _forward(
         way_out = "save in setup_context: then forward may need known values"
         raise messages.needs_trace(rules.forward_name, error, way_out) from error
     # References are differentiated, whatever is written to them.
-    keeps = any(map(is_inexact, internals.out_types(jaxpr)[n:]))
-    inside = [arrays[i] if keeps else gate(arrays[i]) for i in traced]
+    saves_more = any(map(is_inexact, internals.out_types(jaxpr)[n:]))
+    inside = [arrays[i] if saves_more else gate(arrays[i]) for i in traced]
     results = internals.evaluate(jaxpr, [*consts, *inside])
     known = set(map(id, arrays))
     closed = [x for x in consts if internals.is_tracer(x) and id(x) not in known]
-    return results[:n], results[n:], closed if keeps else None, layout
+    return results[:n], results[n:], closed if saves_more else None, layout
 
 
 def _run(rules: Rules, arrays: Arrays, perturbed: Mask) -> Any:
-    """Run forward without a trace; see `_forward`."""
+    """Run forward without a trace; see `_gated_forward`."""
     outs, saved, layout = rules.forward(arrays, perturbed)
     others = layout.note_sources(saved, arrays, outs)
     if len({id(outs[i]) for i in layout.marked}) != len(layout.marked):
@@ -613,29 +618,27 @@ def _push(
     """
     if not rules.has_backward:
         return rules.jvp(layout, saved, tangents)  # JAX transposes its operations
-    n, differentiable = len(tangents), layout.differentiable
+    differentiable = layout.differentiable
     pairs = zip(layout.out_types, differentiable, strict=True)
     types = [internals.tangent_type(t) for t, d in pairs if d]
-    places = [i for i, t in enumerate(tangents) if t is not None]
+    has_tangent = [t is not None for t in tangents]
+    places = [i for i, has in enumerate(has_tangent) if has]
     if not types and not (rules.has_jvp or derive):
-        raise rules.no_jvp()
+        raise rules.no_jvp()  # without outputs, no `linear` would say so
     if not places or not types:
         return [None] * len(differentiable)
 
-    # These outlive the trace, so they close over no arrays.
+    # This outlives the trace, so it closes over no arrays.
     def transpose(saved: Arrays, cts: Arrays) -> list[Any]:
         in_cts = _pull(rules, layout, saved, spread(cts, differentiable))
         return [in_cts[i] for i in places]
 
-    def evaluate(saved: Arrays, ts: Arrays) -> list[Any]:
+    def evaluate(ts: Arrays) -> list[Any]:
         if not rules.has_jvp:
             if not derive:
                 raise rules.no_jvp()
             return _derived(rules, layout, saved, places, ts, types)
-        full: list[Any] = [None] * n
-        for i, t in zip(places, ts, strict=True):
-            full[i] = t
-        out_ts = rules.jvp(layout, saved, full)
+        out_ts = rules.jvp(layout, saved, spread(ts, has_tangent))
         out_ts = [t for t, d in zip(out_ts, differentiable, strict=True) if d]
         return [
             internals.zeros(a) if t is None else t
@@ -680,7 +683,8 @@ def _like(tangent: Any, ct: Any) -> Any:
     """
     if ct is None:
         return internals.zeros(internals.tangent_type(tangent))
-    # Refuse a complex one of a real argument: a cast would drop the imaginary part.
+    # A complex one of a real argument stays, and is refused when it is transposed: a
+    # cast would drop the imaginary part.
     differs = ct.dtype != tangent.dtype and not loses_imaginary(ct, tangent)
     return internals.cast_like(ct, tangent) if differs else ct
 

@@ -75,7 +75,10 @@ def is_tracer(x: Any) -> bool:
 
 
 def _layers(x: Any) -> Iterator[Any]:
-    """Yield `x` and the tracers inside it, one for each eager transformation."""
+    """Yield `x`, and what each eager transformation holds inside it.
+
+    The last is a value, or the tracer of a jaxpr.
+    """
     while is_tracer(x):
         yield x
         if hasattr(x, "tangent"):  # of jvp or linearize
@@ -101,7 +104,7 @@ def is_differentiated(x: Any) -> bool:
 
 
 def has_tangent(x: Any) -> bool:
-    """Return whether the innermost jvp, also below vmaps, gives `x` a tangent.
+    """Return whether the innermost transformation, but for vmaps, is a jvp of `x`.
 
     `jax.grad` linearizes, and its tracers are others. They don't count.
     """
@@ -434,10 +437,8 @@ def _with_used(eqn: Any) -> Any:
 
 _HOLDERS = (
     "jit",
-    "pjit",
     "closed_call",
     "remat2",
-    "checkpoint",
     "cond",
     "scan",
     "while",
@@ -552,8 +553,11 @@ def define_primitive(
         )
     # A jaxpr equals only itself: a cached lowering would have no hits, and would wrap
     # each call in a function.
-    lowering = mlir.lower_fun(impl, multiple_results=True)
-    lowering = _returning(impl) if jaxpr_of is None else lowering
+    lowering = (
+        _returning(impl)
+        if jaxpr_of is None
+        else mlir.lower_fun(impl, multiple_results=True)
+    )
     mlir.register_lowering(prim, lowering, cacheable=False)
     _primitives[prim] = impl, jaxpr_of
 
@@ -631,24 +635,20 @@ def _register_pallas(_: Any) -> None:
                 if jaxpr_of is None:
                     table[prim] = _returning(impl)
                 elif call is not None:
-                    table[prim] = _calling(call, jaxpr_of)
+                    table[prim] = _calling(call, impl)
 
 
 def _returning(impl: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _, *args, **params: list(impl(*args, **params))
 
 
-def _calling(rule: Callable[..., Any], jaxpr_of: Callable[..., Any]) -> Any:
+def _calling(rule: Callable[..., Any], impl: Callable[..., Any]) -> Any:
     """Convert a rule of custom_jvp_call, of which interpreters use only the jaxpr."""
     fixed = {"jvp_jaxpr_fun": None, "num_consts": 0, "symbolic_zeros": False}
 
     def call(context: Any, *args: Any, **params: Any) -> Any:
-        def run(*values: Any) -> list[Any]:
-            jaxpr, operands = jaxpr_of(values, **params)
-            return evaluate(jaxpr, operands)
-
         # The context has a shape for each operand of the equation.
-        jaxpr, _ = trace(run, context.avals_in)
+        jaxpr, _ = trace(functools.partial(impl, **params), context.avals_in)
         return rule(context, *args, call_jaxpr=jaxpr, **fixed)
 
     return call

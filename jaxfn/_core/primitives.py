@@ -129,7 +129,7 @@ def _attach_batch(
 ) -> Any:
     rule, n_in, spreads = params["tangent_rule"], params["n_in"], params["spreads"]
     if all(d is None for d in dims):  # inside a vmap whose axis a rule may use
-        outs = attach_again(args, params, _shared(axis, rule))
+        outs = _attach_by(args, params, _shared(axis, rule))
         return outs, [None] * len(outs)
     n = len(args) - len(spreads)
     values, in_dims, out_dims = args[n:], dims[:n_in], dims[n:]
@@ -148,10 +148,11 @@ def _attach_batch(
             for t, dim in zip(found, out_dims, strict=True)
         ]
 
-    return attach_again([*args[:n], *values], params, of_batch), out_dims
+    return _attach_by([*args[:n], *values], params, of_batch), out_dims
 
 
-def attach_again(args: Arrays, params: dict[str, Any], rule: TangentRule) -> list[Any]:
+def _attach_by(args: Arrays, params: dict[str, Any], rule: TangentRule) -> list[Any]:
+    """Bind the same equation again, with another rule."""
     return _bind_attach(
         *args,
         **{**params, "tangent_rule": _TracedOnce(params["tangent_rule"].name, rule)},
@@ -247,8 +248,9 @@ class _TracedOnce(Named):
 # neither batch nor differentiate it. The equation is
 # `*outs = linear[...] *consts *residuals *tangents`:
 #
-#   consts      The first `n_consts` operands: what the traced E closes over. They have
-#               a derivative, but no transpose.
+#   consts      The first `n_consts` operands: what the traced E closes over, and so
+#               also the residuals that it uses, which are operands twice: `linear[…] a
+#               a t`. They have a derivative, but no transpose.
 #   residuals   The next `n_res`: the operands of the transpose.
 #   tangents    The others. The map is linear in them together.
 #   jaxpr       E as a jaxpr of (*consts, *tangents), with its effects: no later stage
@@ -260,7 +262,7 @@ class _TracedOnce(Named):
 
 
 def linear(
-    evaluate: Linear,
+    evaluate: Callable[[list[Any]], Arrays],
     transpose: Linear,
     residuals: Arrays,
     tangents: Arrays,
@@ -276,10 +278,10 @@ def linear(
     # If nothing is traced, JAX can't transpose, batch or compile the map. The rule runs
     # on values, and may use NumPy.
     if not any(map(internals.is_tracer, (*residuals, *tangents))):
-        return list(evaluate(list(residuals), list(tangents)))
+        return list(evaluate(list(tangents)))
     try:
         jaxpr, consts = internals.trace(
-            lambda *tangents: evaluate(list(residuals), list(tangents)), tangents
+            lambda *tangents: evaluate(list(tangents)), tangents
         )
         if any(map(internals.is_reference, consts)):
             raise messages.reference(name)
@@ -308,15 +310,11 @@ class Failed:
         if user := [f for f in frames if not f.filename.startswith(_NOT_THE_USERS)]:
             at = user[-1]
             error.add_note(f"Raised in {at.name}, {at.filename}:{at.lineno}.")
-        self._error = error.with_traceback(None)
-        self._error.__context__ = self._error.__cause__ = None
-
-    @property
-    def raised(self) -> Exception:
-        return self._error
+        self.error = error.with_traceback(None)
+        self.error.__context__ = self.error.__cause__ = None
 
     def __repr__(self) -> str:
-        return repr(self._error)
+        return repr(self.error)
 
 
 _NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]))
@@ -324,7 +322,7 @@ _NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1])
 
 def _evaluated(jaxpr: Any, *args: Any) -> list[Any]:
     if isinstance(jaxpr, Failed):
-        raise jaxpr.raised
+        raise jaxpr.error
     return internals.evaluate(jaxpr, args)
 
 
@@ -333,13 +331,8 @@ def _jaxpr_of(
 ) -> tuple[Any, list[Any]]:
     """Return E as a jaxpr, and its arguments."""
     if isinstance(jaxpr, Failed):
-        raise jaxpr.raised
+        raise jaxpr.error
     return jaxpr, [*args[:n_consts], *args[n_consts + n_res :]]
-
-
-def _linear_impl(*args: Any, **params: Any) -> list[Any]:
-    jaxpr, operands = _jaxpr_of(args, **params)
-    return internals.evaluate(jaxpr, operands)
 
 
 # y = E(r) t is linear in t, so  dy = E(r) dt + (dE(r) dr) t.
@@ -410,7 +403,7 @@ def _linear_batch(
     shared = all(d is None for d in dims)
     if shared and (isinstance(jaxpr, Failed) or _is_shared(axis, run, [*consts, *ts])):
         outs = linear(
-            lambda _, ts: _shared(axis, run)(*consts, *ts),
+            lambda ts: _shared(axis, run)(*consts, *ts),
             _shared(axis, transpose),
             args[n_consts:n],
             ts,
@@ -422,7 +415,7 @@ def _linear_batch(
     one = axis.vmap(lambda consts, ts: run(*consts, *ts), (const_dims, 0))
     types = [axis.batched_type(t, ts) for t in params["out_types"]]
     outs = linear(
-        lambda _, ts: one(consts, ts),
+        lambda ts: one(consts, ts),
         axis.vmap(transpose.fun, (dims[n_consts:n], 0)),
         args[n_consts:n],
         ts,
@@ -453,7 +446,7 @@ def _linear_transpose(cts: Any, args: Any, **params: Any) -> list[Any]:
 
 _bind_linear = internals.define_primitive(
     "linear",
-    impl=_linear_impl,
+    impl=lambda *args, **params: internals.evaluate(*_jaxpr_of(args, **params)),
     abstract_eval=lambda *_, out_types, **__: out_types,
     jvp=_linear_jvp,
     batch=_linear_batch,

@@ -233,7 +233,7 @@ class Layout:
         kind: Type of the result.
         marked: Indices of the array outputs that the rules give no derivative.
         grad_dtypes: Dtype of each array output's gradient, if forward chose any.
-        needs: Which arguments are differentiated.
+        perturbed: Which arguments are differentiated.
         asked: Whether forward asked for `needs_input_grad`, and may have saved by it.
         saved: Structure of the saved values, in the form of the rules.
         sources: Origin of each saved array: ("input", i), ("output", i), or ("other",
@@ -317,17 +317,17 @@ class Outputs:
     """The result of a call on its way through JAX: arrays, and their `Layout`."""
 
     arrays: Arrays
-    spec: Any
+    layout: Any
 
     def tree_flatten(self) -> tuple[Arrays, Box]:
-        return self.arrays, Box(self.spec)
+        return self.arrays, Box(self.layout)
 
     @classmethod
     def tree_unflatten(cls, box: Box, arrays: Sequence[Any]) -> Outputs:
         return cls(list(arrays), box.value)
 
     def __repr__(self) -> str:
-        return repr(self.spec.out.join(self.arrays))  # in JAX's errors, as the user's
+        return repr(self.layout.out.join(self.arrays))  # in JAX's errors, as the user's
 
 
 def spread(values: Arrays, places: Sequence[bool]) -> list[Any]:

@@ -307,7 +307,7 @@ class GraphRules(Rules):
     def forward(self, arrays: Arrays, perturbed: Mask) -> tuple[Any, Any, Layout]:
         batch = None if self._graph.batch is None else self._batch
         outs = batchable(self._value, batch, name=self.name)(*arrays)
-        layout: Layout = outs.spec
+        layout: Layout = outs.layout
         layout.perturbed = perturbed
         return list(outs.arrays), list(arrays[: len(arrays) - self._n_extra]), layout
 
@@ -323,7 +323,7 @@ class GraphRules(Rules):
         key, arrays = self._split(flat)
         key_dim, dims = self._split([0 if b else None for b in batched])
         outs = graph_outputs(self._graph.batch(size, key_dim, tuple(dims), key, arrays))
-        return outs, Outputs([True] * len(outs.arrays), outs.spec)
+        return outs, Outputs([True] * len(outs.arrays), outs.layout)
 
     def backward(self, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
         """Compute the gradients of the arguments that need one."""

@@ -198,7 +198,7 @@ class _ForwardRules(GraphRules):
         with _named(self._graph.name, self._graph.rule):
             results, residuals = joint.forward(xs, key)
         outs = graph_outputs(results)
-        layout = outs.spec
+        layout = outs.layout
         layout.perturbed, layout.saved = perturbed, (mask, joint, tuple(residuals))
         return list(outs.arrays), [*arrays, *residuals.values()], layout
 
