@@ -18,7 +18,7 @@ no stable, public API of JAX. What happens, under the names that the code has:
         return tied(outs, arrays)        # a vmap batches all outputs if any array is
 
     fwd(arrays) = _fwd(rules, arrays):   # reverse mode asks for the outputs
-        outs = rules.forward(arrays)     # traced first, if a float array is a tracer
+        outs = rules.forward(arrays)     # traced first, if a float array is a tracer.
         outs = attach(_tangents, arrays, outs)
         saved = rules.setup(...)         # or what forward saved; outputs: attached
         return outs, residuals.pack(saved)
@@ -50,8 +50,8 @@ traces the jvp once more (without one: backward). If backward uses an output, th
 transposed too, and backward runs again. In forward mode over reverse mode,
 `jax.jacfwd(jax.grad(f))`, it is evaluated even if the output is unused.
 
-In a JAX with `SCAN_DROPS_JVP`, the primal of rules with forward mode is fwd (or value,
-with the derivative of fwd attached, if the rules have a value of their own).
+In a JAX with `SCAN_DROPS_JVP`, the primal of rules with forward mode is fwd. If the
+rules have a value of their own, it is value, with the derivative of fwd attached.
 """
 
 from jaxfn._core import closures, messages, results, values

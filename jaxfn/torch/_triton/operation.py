@@ -73,8 +73,10 @@ def no_derivative(launch: Launch) -> TorchRefusal:
         operation=f"the derivative of kernel `{launch.name}`",
         reason="a kernel has no derivative except the backward of its Function, and "
         "this is the derivative of a rule that launches it.",
-        way_out="Launch it in a Function of its own that has a backward, or write the "
-        "rule without kernels. PyTorch gives no gradient here, without an error.",
+        way_out="In forward mode, or for a second derivative: take a first derivative "
+        "in reverse mode, by jax.grad or jax.vjp. Else launch it in a Function of its "
+        "own that has a backward, or write the rule without kernels. PyTorch gives no "
+        "gradient here, without an error.",
         where=launch.place,
     )
 
