@@ -17,6 +17,18 @@ def count_equations(jaxpr: Any) -> int:
     return sum(1 + count_equations(list(eqn.params.values())) for eqn in eqns)
 
 
+def float_types(jaxpr: Any) -> set[Any]:
+    """Return the float dtypes of the values that a jaxpr computes."""
+    if isinstance(jaxpr, (tuple, list)):
+        return set().union(*map(float_types, jaxpr))
+    found: set[Any] = set()
+    for eqn in getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ()):
+        dtypes = {getattr(x.aval, "dtype", None) for x in eqn.outvars}
+        found |= {d for d in dtypes if d is not None and jnp.issubdtype(d, jnp.inexact)}
+        found |= float_types(list(eqn.params.values()))
+    return found
+
+
 def may_not_end(jaxpr: Any) -> bool:
     """Return whether a while_loop has a condition on floats but not on integers."""
     if isinstance(jaxpr, (tuple, list)):

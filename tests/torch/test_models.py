@@ -363,3 +363,31 @@ def test_compare_of_a_compiled_module_with_the_module_is_refused():
         ValueError, match=r"`Linear` .* got \['_orig_mod.bias', '_orig_mod"
     ):
         compare(model, module, jnp.ones(3))
+
+
+class SinglePrecisionInside(torch.nn.Module):
+    """A module whose softmax is in float32, as in many of today's transformers."""
+
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.scale = scale
+
+    def forward(self, x):
+        return torch.softmax(self.linear(x).float(), -1).to(x.dtype) * self.scale
+
+
+@pytest.mark.parametrize(("scale", "right"), [(1.0, True), (1.002, False)])
+def test_compare_allows_for_parts_in_less_precision(scale, right):
+    torch.manual_seed(0)
+    module = SinglePrecisionInside().double()
+    other = SinglePrecisionInside(scale).double()
+    other.load_state_dict(module.state_dict())
+    with jax.enable_x64(True):
+        x = jnp.linspace(-1, 1, 400).reshape(100, 4)
+        report = compare(from_torch(other), module, x)
+    assert report.ok == right
+    if right:
+        assert any("it computes in float32, too" in r.message for r in report.results)
+    else:
+        assert {"forward", "backward"} == set(report.wrong_rules)

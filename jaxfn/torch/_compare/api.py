@@ -47,7 +47,8 @@ def compare(
 
     For a module, the rows compare the outputs, in the module's precision: for double
     precision call `module.double()` before `from_torch`, and enable x64. Then come the
-    gradients of a weighted sum of them, and those of a weighted sum of these.
+    gradients of a weighted sum of them, and those of a weighted sum of these. A part in
+    less precision, such as a softmax in float32, limits the digits that are compared.
 
     Args:
         port: A model from `from_torch(module)`. Or a `jaxfn.Function`, a
