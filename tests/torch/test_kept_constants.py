@@ -126,7 +126,7 @@ def test_what_depends_on_an_argument_has_no_value(make):
 @pytest.mark.parametrize(
     "made",
     [
-        lambda kept, x: kept[0].add_(kept[0].sum().item() + 1),
+        lambda kept, x: kept[0].add_(x.sum().item() + 1),
         lambda kept, x: kept[0].add_(2 if x.requires_grad else 3),
         lambda kept, x: kept[0].numpy().fill(2),
     ],
@@ -181,3 +181,71 @@ def test_a_tensor_of_the_program_is_not_written_to():
     gc.collect()
     assert table.tolist() == [1, 1]
     assert cls.kept.tolist() == [2, 2]
+
+
+# ---- numbers that a rule reads from tensors that depend on no argument
+
+
+def written_and_read(x):
+    steps = torch.zeros(3)
+    steps[1] = 2
+    steps.mul_(3)
+    return x * steps[1].item()
+
+
+READ = {
+    "axes": lambda x: x.sum(torch.arange(1, x.ndim).tolist()),
+    "a size": lambda x: x[:, : int(torch.ones(2).sum())],
+    "a schedule": lambda x: sum(x * float(k) for k in torch.linspace(0, 1, 3)),
+    "a condition": lambda x: x * 2 if torch.arange(4).sum() > 5 else x,
+    "written to": written_and_read,
+    "many": lambda x: x.reshape(torch.arange(100)[[2, 3]].tolist()),
+}
+
+
+@pytest.mark.parametrize("run", READ.values(), ids=READ)
+def test_a_number_that_depends_on_no_argument_is_known(run):
+    x = torch.arange(6.0).reshape(2, 3)
+    f = from_torch(run)
+    np.testing.assert_allclose(f(jnp.asarray(x.numpy())), run(x).numpy())
+
+
+def test_a_number_of_the_programs_own_tensor_is_read_in_each_call():
+    scale = torch.tensor([2.0, 5.0])
+    f = from_torch(lambda x: x * (scale * 3)[1].item())
+    assert f(X)[0] == 15
+    scale.mul_(2)
+    assert f(X)[0] == 30
+
+
+def test_a_number_that_depends_on_an_argument_is_not_known():
+    def run(x):
+        made = torch.zeros(2)
+        made[0] = x[0]  # the whole of it is no constant now
+        made[1] += 3
+        return x * made[1].item() + made[0]
+
+    want = run(torch.tensor([1.0, 2.0])).numpy()
+    np.testing.assert_allclose(from_torch(run)(X), want)
+    np.testing.assert_allclose(jax.jit(from_torch(run))(X), want)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [lambda made, x: made.copy_(x), lambda made, x: made.add_(torch.empty_like(x) * 0)],
+    ids=["an argument", "what has no values"],
+)
+def test_a_view_of_memory_that_is_written_to_is_not_known(copy):
+    def run(x):
+        made = torch.zeros(2)
+        view = made[:1]
+        copy(made, x)
+        return x * view.item()
+
+    want = run(torch.tensor([1.0, 2.0])).numpy()
+    np.testing.assert_allclose(from_torch(run)(X), want)
+
+
+def test_a_drawn_number_is_not_known():
+    with pytest.raises(TorchRefusal, match="draws random numbers"):
+        from_torch(lambda x: x * torch.rand(1).item())(X)

@@ -128,6 +128,20 @@ def test_pooling_to_one_and_a_write(channels):
     close(got, torch.autograd.grad((run(x) ** 2).sum(), x)[0])
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_pooling_of_one_pixel_and_a_write(size):
+    """The strides of an array of one pixel say that its channels come last, too."""
+
+    def run(x):
+        y = 2 * x.permute(0, 3, 1, 2)
+        y += 1
+        return torch.nn.functional.adaptive_avg_pool2d(y, 1) ** 2
+
+    x = torch.randn(2, size, size, 4, requires_grad=True)
+    got = jax.grad(lambda x: from_torch(run)(x).sum())(jnp_of(x.detach()))
+    close(got, torch.autograd.grad(run(x).sum(), x)[0])
+
+
 class OnHost(nn.Module):
     def __init__(self, run):
         super().__init__()

@@ -199,8 +199,10 @@ class _Fingerprint:
             return kind, self(value.start), self(value.stop), self(value.step)
         if isinstance(value, (*PLAIN, enum.Enum)):
             return kind, value
-        if isinstance(value, (type, types.ModuleType, torch.Tensor)):
+        if isinstance(value, (type, types.ModuleType)):
             return Same(value)
+        if isinstance(value, torch.Tensor):  # a rule may read its numbers
+            return Same(value), experimental.writes_to(value)
         if id(value) in self._seen:
             return "again", self._seen[id(value)]
         if len(self._seen) > _MOST:

@@ -45,6 +45,7 @@ _NAMES = {
     "CustomOpDef": "torch._library.custom_ops",
     "_get_current_function_mode_stack": "torch.overrides",
     "_get_current_dispatch_mode_stack": "torch.utils._python_dispatch",
+    "_disable_current_modes": "torch.utils._python_dispatch",
     "_is_all_true": "torch",
     "_is_any_true": "torch",
 }
@@ -98,7 +99,8 @@ PLAINER: dict[Any, Callable[..., Any]] = {
 
 
 def _pooled(pool: Any, input: Any, output_size: Any) -> Any:
-    return pool(input.contiguous(), output_size)
+    # For one pixel, contiguous() would leave strides that say channels_last.
+    return pool(input.clone(memory_format=torch.contiguous_format), output_size)
 
 
 # Of an array in the order channels_last, torch changes the strides of the result.
@@ -177,8 +179,8 @@ def is_base(x: Any) -> bool:
 
 
 def writes_to(x: Any) -> int:
-    """Return how often an operation has written to a tensor."""
-    return x._version
+    """Return how often an operation has written to a tensor, if torch counts it."""
+    return 0 if x.is_inference() else x._version
 
 
 def has_hooks(x: Any) -> bool:
@@ -242,6 +244,11 @@ def give_value(x: Any, value: Any) -> None:
     # Torch refuses it for a tensor to which something else than Python refers.
     with contextlib.suppress(RuntimeError):
         torch.utils.swap_tensors(x, value.requires_grad_(x.requires_grad))
+
+
+def with_values() -> Any:
+    """Return a context in the middle of a trace, where torch computes with values."""
+    return name("_disable_current_modes")()
 
 
 @contextlib.contextmanager

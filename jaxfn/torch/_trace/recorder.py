@@ -17,6 +17,7 @@ from jaxfn.torch._base import experimental, has_draws, torch
 
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFTED_COPY = torch.ops.aten.lift_fresh_copy.default
+_READ = torch.ops.aten._local_scalar_dense.default
 
 
 class Recorder(experimental.TorchDispatchMode):
@@ -33,6 +34,7 @@ class Recorder(experimental.TorchDispatchMode):
         self._graph, self._constants = torch.fx.Graph(), torch.nn.Module()
         self._nodes: dict[int, Any] = {}
         self._until: Any = None
+        self._values: dict[Any, Any] = {}
         # An object that is gone would leave its number to another one.
         self._alive: list[Any] = []
         for i, x in enumerate(inputs):
@@ -59,6 +61,8 @@ class Recorder(experimental.TorchDispatchMode):
                 found = simpler(*args, **kwargs)
             if found is not NotImplemented:
                 return found
+        if func is _READ and (number := self._number(args[0])) is not None:
+            return number
         found = func(*args, **kwargs)
         # The argument of lift_fresh is a constant, to which the rule may then write.
         target = _LIFTED_COPY if func is _LIFT else func
@@ -86,16 +90,7 @@ class Recorder(experimental.TorchDispatchMode):
         kept = self._kept(self._constant_nodes())
         if not kept:
             return
-        values: dict[Any, Any] = {}
-        with torch.no_grad():
-            for node in self._constant_nodes(self._spoilt()):
-                args, kwargs = torch.fx.node.map_arg(
-                    (node.args, node.kwargs), values.__getitem__
-                )
-                if node.op == "get_attr":
-                    values[node] = getattr(self._constants, node.target)
-                else:
-                    values[node] = node.target(*args, **kwargs)
+        values = self._computed(self._constant_nodes(self._spoilt()))
         found = [(x, values.get(self._nodes[id(x)])) for x in kept]
         self._alive = list(kept)
         numbers = frozenset(map(id, kept))
@@ -105,6 +100,33 @@ class Recorder(experimental.TorchDispatchMode):
         for x, value in sorted(found, key=lambda pair: experimental.is_base(pair[0])):
             if value is not None:
                 experimental.give_value(x, value)
+
+    def _number(self, x: Any) -> Any:
+        """Return the number in a tensor if it depends on no argument; None if it may.
+
+        For example one of the axes `torch.arange(1, x.ndim).tolist()`.
+        """
+        nodes = self._constant_nodes(self._spoilt(made=True), made=True)
+        node = self._nodes.get(id(x))
+        if node not in nodes:
+            return None
+        with experimental.with_values():
+            return self._computed(nodes)[node].item()
+
+    def _computed(self, nodes: Sequence[Any]) -> dict[Any, Any]:
+        """Compute the results of these operations, each once and in their order."""
+        with experimental.with_values(), torch.no_grad():
+            for node in nodes:
+                if node in self._values:
+                    continue
+                if node.op == "get_attr":
+                    self._values[node] = getattr(self._constants, node.target)
+                    continue
+                args, kwargs = torch.fx.node.map_arg(
+                    (node.args, node.kwargs), self._values.__getitem__
+                )
+                self._values[node] = node.target(*args, **kwargs)
+        return self._values
 
     def _kept(self, nodes: Sequence[Any]) -> list[Any]:
         """Return the tensors of these nodes that something else may refer to."""
@@ -120,11 +142,15 @@ class Recorder(experimental.TorchDispatchMode):
             and sys.getrefcount(x) > own[id(x)] + more
         ]
 
-    def _constant_nodes(self, spoilt: frozenset[int] = frozenset()) -> list[Any]:
+    def _constant_nodes(
+        self, spoilt: frozenset[int] = frozenset(), *, made: bool = False
+    ) -> list[Any]:
         """Return the operations whose results depend on no argument and no draw.
 
         Args:
             spoilt: Memory whose tensors don't count.
+            made: Leave out the program's own tensors, where the next call may find
+                other values, and empty ones, which may stand for cotangents.
         """
         found: dict[Any, None] = {}
         for node in self._graph.nodes:
@@ -135,11 +161,13 @@ class Recorder(experimental.TorchDispatchMode):
                 and not has_draws(node.target)
                 and found.keys() >= set(node.all_input_nodes)
             )
+            if made and not _is_made(node):
+                continue
             if is_constant and not (spoilt and _memory(node) & spoilt):
                 found[node] = None
         return list(found)
 
-    def _spoilt(self) -> frozenset[int]:
+    def _spoilt(self, *, made: bool = False) -> frozenset[int]:
         """Return the memory of constants into which the rule wrote other values.
 
         Also that of the user's own tensors, which must not be written to here.
@@ -148,7 +176,7 @@ class Recorder(experimental.TorchDispatchMode):
         writes = [n for n in self._graph.nodes if experimental.writes(n.target)]
         n = -1
         while n < len(spoilt):  # a value from spoilt memory spoils where it is written
-            n, constant = len(spoilt), set(self._constant_nodes(spoilt))
+            n, constant = len(spoilt), set(self._constant_nodes(spoilt, made=made))
             for node in writes:
                 inputs = node.all_input_nodes
                 if node not in constant or any(x.op == "get_attr" for x in inputs):
@@ -183,6 +211,13 @@ class Recorder(experimental.TorchDispatchMode):
         self._nodes[id(x)] = node
         self._alive.append(x)
         return node
+
+
+def _is_made(node: Any) -> bool:
+    """Return whether this run made a tensor, and its values."""
+    if node.op == "get_attr":  # torch copies a new one at once
+        return all(user.target is _LIFTED_COPY for user in node.users)
+    return "empty" not in str(node.target)
 
 
 def _made_by(node: Any) -> list[Any]:
