@@ -158,7 +158,7 @@ class ClassRules(Rules):
         with explained(self.name, "forward", self._forward, args):
             result = settings.under(self._policy, self._forward, *args, **self.kwargs)
             outs, layout = self._split_output(result)
-            note_outputs(ctx, arrays, layout, outs)
+            note_outputs(ctx, [*arrays, *self.spec.leaves], layout, outs)
             return outs, *self._saved(ctx, layout, perturbed)
 
     def setup(
@@ -170,7 +170,7 @@ class ClassRules(Rules):
         with explained(self.name, "setup_context", self._setup_context, args):
             run = functools.partial(call_setup_context, self._forward)
             settings.under(self._policy, run, self._setup_context, *args)
-            note_outputs(ctx, arrays, layout, outs)
+            note_outputs(ctx, [*arrays, *self.spec.leaves], layout, outs)
             return self._saved(ctx, layout, perturbed)
 
     def _context(self, perturbed: Mask) -> BackwardCFunction:
@@ -345,7 +345,7 @@ def call_setup_context(
 
 
 def note_outputs(
-    ctx: BackwardCFunction, inputs: Arrays, layout: Layout, outs: Arrays
+    ctx: BackwardCFunction, inputs: Sequence[Any], layout: Layout, outs: Arrays
 ) -> None:
     """Note in the layout which outputs ctx marked, and the dtypes of their gradients.
 

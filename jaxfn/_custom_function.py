@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from jaxfn._core import call, internals, messages
+from jaxfn._core import call, internals, messages, unbatched
 from jaxfn._function import Function, rules_of
 from jaxfn._jax_rules import (
     DECORATORS,
@@ -139,9 +139,10 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
         self._definition = Definition(fun, nondiff, (), generate_jvp_rule)
         rules = {"setup_context": setup_context, "backward": backward}
         rules |= {"jvp": jvp, "vmap": vmap}
-        self._torch_rules: dict[str, Callable[..., Any]] = {
-            name: rule for name, rule in rules.items() if rule is not None
-        }
+        self._torch_rules: dict[str, Callable[..., Any]] = {}
+        for name, rule in rules.items():
+            if rule is not None:
+                self._define(name, rule)
 
     @overload
     def __new__(
@@ -281,6 +282,13 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
     def _define(self, name: str, rule: _Rule) -> _Rule:
         if self._definition.kinds:
             raise self._mixed(f"{name} in torch's", self._definition.kinds, "JAX's")
+        if self._definition.nondiff:
+            raise messages.RuleError(
+                f"`{self._definition.name}` has nondiff_argnums or nondiff_argnames, "
+                f"and got {name} in torch's terms, where static arguments need no "
+                "declaration: expected rules in JAX's terms beside them. Leave them "
+                "out, and return None as the gradient of these arguments."
+            )
         self._torch_rules = {**self._torch_rules, name: rule}
         self.__dict__.pop("_function", None)  # the next call makes it anew
         return rule
@@ -339,11 +347,17 @@ class custom_function(Generic[P, R]):  # noqa: N801  (a decorator, like JAX's)
 
     def _call_jax(self, args: tuple[Any, ...]) -> Any:
         d = self._definition
+        if d.derives_jvp and d.last("defvjp") is None:
+            raise messages.RuleError(
+                f"`{d.name}` has generate_jvp_rule=True and only {', '.join(d.kinds)}: "
+                "expected a reverse rule to derive the jvp from. Define "
+                f"{d.name}.defvjp, or leave generate_jvp_rule out."
+            )
         if d.is_foreign:
             return wholly_by_jax(d)(*args)
         rules, arrays = JaxRules.of(d, args)
         if any(map(internals.is_reference, arrays)):  # a rule may write to it
-            if rules.has_backward and rules.has_forward_mode:
+            if rules.has_backward and (rules.has_forward_mode or rules.once):
                 raise messages.reference(d.name)
             return wholly_by_jax(d)(*args)
         if (
@@ -393,7 +407,7 @@ def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
 def _batched(fun: Any, batch: Any, arrays: Sequence[Any], name: str) -> Any:
     """Call a function that has a batch rule alone; JAX differentiates it."""
     if not any(map(internals.is_tracer, arrays)):
-        outs = fun(*arrays)
+        outs = unbatched(fun, arrays, name=name)
         return outs.layout.out.join(outs.arrays)
     return call(*BatchRules.of(fun, batch, arrays, name))
 

@@ -481,7 +481,9 @@ class JaxRules(Rules):
             )
         try:
             pairs = [
-                p for x, s in zip(found, self.specs, strict=True) for p in pair(x, s)
+                p
+                for x, spec in zip(found, self.specs, strict=True)
+                for p in pair(x, spec, copies=True)
             ]
         except ValueError:
             expected = tree_util.treedef_tuple([spec.treedef for spec in self.specs])

@@ -56,7 +56,14 @@ rules have a value of their own, it is value, with the derivative of fwd attache
 
 from jaxfn._core import closures, messages, results, values
 from jaxfn._core import jax_internals as internals
-from jaxfn._core.batch import Batch, Fun, batchable, closed, with_batch_rule
+from jaxfn._core.batch import (
+    Batch,
+    Fun,
+    batchable,
+    closed,
+    unbatched,
+    with_batch_rule,
+)
 from jaxfn._core.call import Rules, call
 from jaxfn._core.closures import find, hides_array, in_cell
 from jaxfn._core.messages import is_tensor, short, type_name

@@ -89,7 +89,7 @@ def with_batch_rule(
 def batchable(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
     """Return `fun(*arrays)` with a batch rule, for code that JAX never differentiates.
 
-    If no argument is a tracer, nothing can be batched, and `fun` runs as it is.
+    If no argument is a tracer, no argument is batched, and `fun` runs as it is.
     custom_vmap would trace it, which a NumPy body does not allow.
     """
     if batch is None:
@@ -97,13 +97,25 @@ def batchable(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
 
     def call(*arrays: Any) -> Outputs:
         if not any(map(internals.is_tracer, arrays)):
-            return fun(*arrays)
+            return unbatched(fun, arrays, name=name)
         jaxpr, consts, layout = closed(fun, arrays, name=name)
         fixed = list(map(internals.is_constant, consts))
         f = with_batch_rule(jaxpr, layout, batch, fixed, name=name)
         return f(*consts, *arrays)
 
     return call
+
+
+def unbatched(fun: Fun, arrays: Arrays, *, name: str) -> Outputs:
+    """Return `fun(*arrays)`, for arrays that no vmap batches.
+
+    Raises:
+        ClosedOverError: A vmap batches the result, and a batch rule would be left out.
+    """
+    outs = fun(*arrays)
+    if any(map(internals.is_batched, outs.arrays)):
+        raise messages.batched_closure(name)
+    return outs
 
 
 # ---- an output for each example, with the batch axis in front

@@ -9,7 +9,8 @@ value that is being differentiated, its derivative would be lost. Four checks se
   forward keeps its own derivative, one that reaches its operands `closed` does.
 - If the rule of a custom_jvp gets no tangent, JAX differentiates by something else.
 - `run_closed` looks at the constants of the jaxpr that JAX is tracing, because a jit
-  takes any tracer for a constant, and fails only when it compiles, or never.
+  takes any tracer for a constant, and fails only when it compiles, or never. It runs
+  forward; and backward and jvp, if they run in another trace than the call.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from jaxfn._core.values import Arrays
 
 
 def run_closed(run: Callable[[], Any], arrays: Arrays, *, name: str) -> Any:
-    """Call `run`, which runs forward on `arrays`.
+    """Call `run`, which runs a rule on `arrays`.
 
     Raises:
         ClosedOverError: It used another value that is being differentiated, or one of

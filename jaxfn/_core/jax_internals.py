@@ -13,6 +13,7 @@ import importlib
 import inspect
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -103,6 +104,11 @@ def is_differentiated(x: Any) -> bool:
     return any(hasattr(layer, "tangent") for layer in _layers(x))
 
 
+def is_batched(x: Any) -> bool:
+    """Return whether an active vmap batches `x`."""
+    return any(hasattr(layer, "batch_dim") for layer in _layers(x))
+
+
 def has_tangent(x: Any) -> bool:
     """Return whether the innermost transformation, but for vmaps, is a jvp of `x`.
 
@@ -133,6 +139,16 @@ def _class_name(x: Any) -> str:
 def _staging() -> Any:
     """Return the innermost trace that makes a jaxpr (jit, scan), or None."""
     return next((trace for trace in _traces() if hasattr(trace, "frame")), None)
+
+
+def no_trace() -> None:
+    """Return None, as a reference to a trace that is gone does."""
+
+
+def staging_trace() -> Callable[[], Any]:
+    """Return a weak reference to the innermost trace that makes a jaxpr."""
+    trace = _staging()
+    return no_trace if trace is None else weakref.ref(trace)
 
 
 def is_over(x: Any) -> bool:

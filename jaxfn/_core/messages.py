@@ -95,7 +95,7 @@ def batched_closure(name: str) -> ClosedOverError:
         f"`{name}` closes over a traced value that JAX batches (by jax.vmap, or "
         "because examples take both branches of a cond). Its batch rule "
         "(vmap or def_vmap) gets only arguments. Pass the value as an argument, or "
-        "to apply."
+        "to apply. If it is one of nondiff_argnums, leave it out of these."
     )
 
 

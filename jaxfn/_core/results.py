@@ -380,7 +380,7 @@ def batch_outputs(
     out, out_dims = result
     arrays, spec = split(out)
     try:
-        pairs = pair(out_dims, spec)
+        pairs = pair(out_dims, spec, copies=True)
     except ValueError:
         raise messages.RuleValueError(
             "The autograd.Function's vmap staticmethod returned an incompatible "

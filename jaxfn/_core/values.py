@@ -193,31 +193,41 @@ def grouped(specs: Sequence[Spec], values: Sequence[Any]) -> list[list[Any]]:
     return [list(itertools.islice(rest, spec.n_arrays)) for spec in specs]
 
 
-def pair(value: Any, spec: Spec) -> list[tuple[Any, Any]]:
+def pair(value: Any, spec: Spec, *, copies: bool = False) -> list[tuple[Any, Any]]:
     """Pair the leaves of `value` with the leaves of `spec`.
 
-    `value` has the structure of `spec`, or one value (such as None) for a part of it.
+    `value` has the structure of `spec`, or None for a part of it.
+
+    Args:
+        value: Any pytree.
+        spec: The spec.
+        copies: Whether any leaf may stand for a part, as in JAX, and not None alone.
 
     Raises:
         ValueError: The structures don't match.
     """
-    return list(zip(_broadcast(value, spec.treedef), spec.leaves, strict=True))
+    leaves = _broadcast(value, spec.treedef, copies=copies)
+    return list(zip(leaves, spec.leaves, strict=True))
 
 
-def _broadcast(value: Any, treedef: Any) -> list[Any]:
+def _broadcast(value: Any, treedef: Any, *, copies: bool) -> list[Any]:
     """Return a leaf of `value` for each leaf of the structure.
 
     It makes no object of the structure: the flattening of a custom node may depend on
     the types of its leaves.
     """
-    if value is None or tree_util.all_leaves([value]):
-        return [value] * treedef.num_leaves
+    n = treedef.num_leaves
+    may_stand = copies or n == 0 or tree_util.treedef_is_leaf(treedef)
+    if value is None or (may_stand and tree_util.all_leaves([value])):
+        return [value] * n
     parts, own = tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
     children = treedef.children()
     if own.node_data() != treedef.node_data() or len(parts) != len(children):
         raise ValueError(f"expected {treedef}, got {tree_util.tree_structure(value)}")
     pairs = zip(parts, children, strict=True)
-    return [leaf for part, child in pairs for leaf in _broadcast(part, child)]
+    return [
+        leaf for part, child in pairs for leaf in _broadcast(part, child, copies=copies)
+    ]
 
 
 # ---- the outputs of forward

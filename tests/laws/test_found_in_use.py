@@ -380,3 +380,14 @@ def test_check_of_a_key_whose_draws_differ_under_vmap():
         report = jaxfn.check(Dropout, jnp.ones(3), jax.random.key(0, impl=impl))
         assert report.ok
         assert {r.check: r.status for r in report.results}["vmap"] == status
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.grad])
+def test_a_constant_argument_may_be_marked_dirty(wrap):
+    def forward(ctx, a, b):
+        ctx.mark_dirty(a)
+        return a * b
+
+    f = function(forward=forward, backward=lambda ctx, g: (None, None)).apply
+    ones, five = jnp.ones(()), jnp.float32(5)
+    assert wrap(lambda x: f(ones, five) * x)(X) in (5, 15)

@@ -617,3 +617,160 @@ def test_the_draw_of_a_function_with_a_batch_rule_is_not_made_again(wrap, inner)
         said = "uses the result of an io_callback"
         with pytest.raises(NotImplementedError, match=said):
             wrap(jax.value_and_grad(g))(ONE)
+
+
+# ---- a gradient of one array for a container of several
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "args"),
+    [
+        # A flat gradient for each array, whose None looks like one too many.
+        (
+            lambda ctx, p, q: p[0] * p[1] * q,
+            lambda ctx, g: (3 * g, 5 * g, None),
+            ((X, ONE), X),
+        ),
+        (lambda ctx, p: p[0] * p[1], lambda ctx, g: (3 * g, None), ((X, ONE),)),
+        (lambda ctx, p: p["a"] * p["b"], lambda ctx, g: 3 * g, ({"a": X, "b": ONE},)),
+    ],
+    ids=["for each array", "and None", "a dict"],
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_one_gradient_is_not_copied_to_all_arrays_of_a_container(
+    forward, backward, args, wrap
+):
+    f = function("F", forward=forward, backward=backward).apply
+    with pytest.raises(ValueError, match="a gradient of another structure than its"):
+        wrap(jax.grad(f, tuple(range(len(args)))))(*args)
+
+
+def test_one_tangent_is_not_copied_to_all_outputs_of_a_container():
+    f = function(
+        "F",
+        forward=lambda ctx, x: {"a": 2 * x, "b": 3 * x},
+        jvp=lambda ctx, t: 2 * t,
+    ).apply
+    with pytest.raises(ValueError, match="a tangent of another structure than output"):
+        jax.jvp(f, (X,), (ONE,))
+
+
+# ---- a batch rule beside a batched value that is no argument
+
+
+def doubled_by_a_rule(how):
+    """11 n x, or 7 n x by the batch rule, with a static n."""
+    if how == "nondiff":
+        f = jaxfn.custom_function(lambda n, x: 11 * n * x, nondiff_argnums=(0,))
+        f.defjvp(lambda n, p, t: (f(n, *p), 5 * n * t[0]))
+        f.def_vmap(lambda size, batched, n, x: (7 * n * x, True))
+        return f
+    if how == "closure of a decorated function":
+
+        def closing(n, x):
+            g = jaxfn.custom_function(lambda x: 11 * n * x)
+            g.def_vmap(lambda size, batched, x: (7 * n * x, True))
+            return g(x)
+
+        return closing
+    f = function(
+        "F",
+        forward=lambda scaled, x: scaled(x),
+        setup_context=lambda ctx, inputs, output: None,
+        backward=lambda ctx, g: (None, 3 * g),
+        vmap=lambda info, dims, scaled, x: (7 * scaled(x), 0),
+    ).apply
+    return lambda n, x: f(lambda x: 11 * n * x, x)
+
+
+@pytest.mark.parametrize(
+    "how", ["nondiff", "closure of a decorated function", "closure of an argument"]
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_a_batch_rule_is_not_left_out(how, wrap):
+    f = doubled_by_a_rule(how)
+    assert f(X, ONE) == 5.5
+    with pytest.raises(jaxfn.ClosedOverError, match="closes over a traced value that"):
+        wrap(jax.vmap(f, (0, None)))(jnp.arange(3.0), ONE)
+
+
+# ---- once_differentiable, nondiff_argnums and generate_jvp_rule are never ignored
+
+
+def test_once_differentiable_holds_beside_a_reference():
+    @jaxfn.once_differentiable
+    def bwd(x, g):
+        return 3 * g * x, None
+
+    f = jaxfn.custom_function(lambda x, ref: x * x)
+    f.defvjp(lambda x, ref: (x * x, x), bwd)
+    for wrap in (lambda f: f, jax.jit):
+        with pytest.raises(NotImplementedError, match="a reference from outside"):
+            wrap(jax.grad(jax.grad(lambda x: f(x, jax.new_ref(0.0)))))(X)
+
+
+@pytest.mark.parametrize("option", ["nondiff_argnums", "nondiff_argnames"])
+def test_nondiff_arguments_of_rules_in_the_terms_of_torch_are_refused(option):
+    nondiff = {option: 0 if option == "nondiff_argnums" else "n"}
+    backward = lambda ctx, g: (3 * g, 5 * g)  # noqa: E731
+    with pytest.raises(jaxfn.RuleError, match="need no declaration"):
+        jaxfn.custom_function(lambda n, x: 11 * n * x, **nondiff, backward=backward)
+    f = jaxfn.custom_function(lambda n, x: 11 * n * x, **nondiff)
+    with pytest.raises(jaxfn.RuleError, match="need no declaration"):
+        f.backward(backward)
+
+
+def test_generate_jvp_rule_without_a_reverse_rule_is_refused():
+    f = jaxfn.custom_function(lambda x: 11 * x, generate_jvp_rule=True)
+    f.def_vmap(lambda size, batched, x: (7 * x, True))
+    with pytest.raises(jaxfn.RuleError, match="expected a reverse rule to derive"):
+        f(X)
+
+
+# ---- a derivative by what a rule closes over
+
+
+def scaled_by_a_closure(kind, w):
+    """The derivative of the Function is 3 w x."""
+    rules = {}
+    if kind != "jvp":
+        rules["backward"] = lambda ctx, g: 3 * w * ctx.saved_tensors[0] * g
+    if kind in ("jvp", "both"):
+        rules["jvp"] = lambda ctx, t: 3 * w * ctx.saved_tensors[0] * t
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return 11 * x
+
+    rules["generate_jvp_rule"] = kind == "derived"
+    return function("F", forward=forward, **rules).apply
+
+
+@pytest.mark.parametrize("kind", ["backward", "jvp", "both", "derived"])
+@pytest.mark.parametrize("outer", [jax.grad, jax.jacfwd])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        jax.jit,
+        lambda f: lambda x: lax.scan(lambda c, _: (f(c), None), x, None, 1)[0],
+        lambda f: lambda x: lax.cond(x > 0, f, f, x),
+    ],
+    ids=["jit", "scan", "cond"],
+)
+def test_a_rule_that_closes_over_what_is_differentiated(kind, outer, inner):
+    def loss(w):
+        return jax.grad(inner(scaled_by_a_closure(kind, w)))(jnp.float32(2))
+
+    for wrap in (lambda f: f, jax.jit):
+        with pytest.raises(jaxfn.ClosedOverError, match="that value is being diff"):
+            wrap(outer(loss))(jnp.float32(5))
+
+
+@pytest.mark.parametrize("kind", ["backward", "jvp", "both", "derived"])
+def test_it_is_right_where_nothing_is_lost(kind):
+    def loss(w):
+        return jax.grad(scaled_by_a_closure(kind, w))(jnp.float32(2))
+
+    for wrap in (lambda f: f, jax.jit):
+        assert wrap(jax.grad(loss))(jnp.float32(5)) == 6
