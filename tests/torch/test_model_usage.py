@@ -953,3 +953,22 @@ def test_a_histogram():
     for options in ((4, 0, 4), (3, 0, 0), (2, 1, 1)):
         run = lambda x, o=options: torch.histc(x, *o)  # noqa: E731
         assert from_torch(run)(jnp_of(x)).tolist() == run(x).tolist()
+
+
+@pytest.mark.parametrize("method", [False, True])
+def test_the_inverse_of_a_spectrogram(method):
+    """Torch reads whether the windows leave out a sample."""
+
+    def run(x, window):
+        s = torch.stft(x, 16, 4, window=window, return_complex=True) * 2
+        if method:
+            return s.istft(16, 4, window=window)
+        return torch.istft(s, 16, 4, window=window, length=x.shape[-1])
+
+    x, window = torch.randn(2, 64), torch.hann_window(16)
+    xs = x.requires_grad_(), window.requires_grad_()
+    want = torch.autograd.grad((run(*xs) ** 2).sum(), xs)
+    loss = lambda *xs: (from_torch(run)(*xs) ** 2).sum()  # noqa: E731
+    got = jax.jit(jax.grad(loss, (0, 1)))(*[jnp_of(x.detach()) for x in xs])
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4)

@@ -103,6 +103,26 @@ def _pooled(pool: Any, input: Any, output_size: Any) -> Any:
     return pool(input.clone(memory_format=torch.contiguous_format), output_size)
 
 
+class _AnswersNo(TorchDispatchMode):
+    """A mode in which no two tensors are equal: torch asks so whether one is True."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.equal.default:
+            return False
+        return func(*args, **(kwargs or {}))
+
+
+def _istft(*args: Any, **kwargs: Any) -> Any:
+    """Return torch.istft, without its check that the windows leave out no sample."""
+    with _AnswersNo():
+        return torch.istft(*args, **kwargs)
+
+
+PLAINER |= dict.fromkeys((torch.istft, torch.Tensor.istft), _istft)
+
+
 # Of an array in the order channels_last, torch changes the strides of the result.
 for pool in (
     torch.adaptive_avg_pool1d,
