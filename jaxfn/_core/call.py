@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ class Rules:
     forward_name: str
     setup_name: str = ""
     arguments: Sequence[str] = ()
-    called_in: Callable[[], Any] = internals.no_trace
+    called_in: Any = None
 
     def named(self, rule_name: str) -> tuple[str, str]:
         """Return the name of a rule in jaxprs; and its file and line, or ""."""
@@ -148,7 +149,8 @@ def call(rules: Rules, arrays: Arrays) -> Any:
     # vmap or a grad even if the tangents are only transposed. `linear` names it, and
     # has a transpose. A jit around the call hides the jvp: then JAX's own rules hold.
     forward_mode = rules.has_forward_mode or any(map(internals.has_tangent, arrays))
-    rules.called_in = internals.staging_trace()
+    trace = internals.staging()
+    rules.called_in = trace and weakref.ref(trace)
     try:
         make = _custom_jvp if forward_mode else _custom_vjp
         outs = make(rules, symbolic=_takes_symbolic_zeros(arrays))(*arrays)
@@ -611,25 +613,17 @@ def distinct(arrays: Arrays) -> list[Any]:
 # ---- derivatives
 
 
-def _jvp(rules: Rules, layout: Layout, saved: Arrays, tangents: Arrays) -> list[Any]:
-    return _run_rule(rules, rules.jvp, layout, saved, tangents)
-
-
-def _backward(rules: Rules, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]:
-    return _run_rule(rules, rules.backward, layout, saved, cts)
-
-
 def _run_rule(
     rules: Rules, rule: Callable[..., list[Any]], layout: Layout, *arrays: Arrays
 ) -> list[Any]:
     """Run a rule; refuse a derivative by what it closes over, where it would be lost.
 
-    In the trace of the call, JAX differentiates the operations of the rule. If the call
-    is in a jit, a loop or a branch, JAX differentiates that in a trace of its own,
-    where anything that a rule closes over is a constant.
+    In the trace of the call, JAX differentiates the operations of the rule. A jit, a
+    loop or a branch around the call is differentiated in a trace of its own, where all
+    that a rule closes over is a constant.
     """
     run = functools.partial(rule, layout, *arrays)
-    if rules.called_in() is internals.staging_trace()():
+    if (rules.called_in and rules.called_in()) is internals.staging():
         return run()
     return run_closed(run, [x for xs in arrays for x in xs], name=rules.name)
 
@@ -643,7 +637,8 @@ def _push(
     ct, `linear` binds the two together as one map and its transpose.
     """
     if not rules.has_backward:
-        return _jvp(rules, layout, saved, tangents)  # JAX transposes its operations
+        # JAX transposes its operations.
+        return _run_rule(rules, rules.jvp, layout, saved, tangents)
     differentiable = layout.differentiable
     pairs = zip(layout.out_types, differentiable, strict=True)
     types = [internals.tangent_type(t) for t, d in pairs if d]
@@ -664,7 +659,7 @@ def _push(
             if not derive:
                 raise rules.no_jvp()
             return _derived(rules, layout, saved, places, ts, types)
-        out_ts = _jvp(rules, layout, saved, spread(ts, has_tangent))
+        out_ts = _run_rule(rules, rules.jvp, layout, saved, spread(ts, has_tangent))
         out_ts = [t for t, d in zip(out_ts, differentiable, strict=True) if d]
         return [
             internals.zeros(a) if t is None else t
@@ -688,7 +683,8 @@ def _derived(
 
     def run(saved: Arrays) -> list[Any]:
         def backward(*cts: Any) -> list[Any]:
-            in_cts = _backward(rules, layout, saved, spread(cts, layout.differentiable))
+            whole = spread(cts, layout.differentiable)
+            in_cts = _run_rule(rules, rules.backward, layout, saved, whole)
             pairs = zip(places, tangents, strict=True)
             return [_like(t, in_cts[i]) for i, t in pairs]
 
@@ -756,13 +752,13 @@ def _pull(rules: Rules, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]
     The gradients of a `once_differentiable` backward raise if they are differentiated.
     """
     if not rules.once:
-        return _backward(rules, layout, saved, cts)
+        return _run_rule(rules, rules.backward, layout, saved, cts)
     has_cotangent = [ct is not None for ct in cts]
     n = len(saved)
 
     def run(inputs: Arrays) -> list[Any]:
         cts = spread(inputs[n:], has_cotangent)
-        return _backward(rules, layout, inputs[:n], cts)
+        return _run_rule(rules, rules.backward, layout, inputs[:n], cts)
 
     return _once(rules, run, [*saved, *[ct for ct in cts if ct is not None]])
 

@@ -13,7 +13,6 @@ import importlib
 import inspect
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -136,19 +135,9 @@ def _class_name(x: Any) -> str:
     return type(x).__name__
 
 
-def _staging() -> Any:
+def staging() -> Any:
     """Return the innermost trace that makes a jaxpr (jit, scan), or None."""
     return next((trace for trace in _traces() if hasattr(trace, "frame")), None)
-
-
-def no_trace() -> None:
-    """Return None, as a reference to a trace that is gone does."""
-
-
-def staging_trace() -> Callable[[], Any]:
-    """Return a weak reference to the innermost trace that makes a jaxpr."""
-    trace = _staging()
-    return no_trace if trace is None else weakref.ref(trace)
 
 
 def is_over(x: Any) -> bool:
@@ -163,12 +152,12 @@ def is_over(x: Any) -> bool:
 
 def is_staging() -> bool:
     """Return whether JAX is tracing a jaxpr."""
-    return _staging() is not None
+    return staging() is not None
 
 
 def staged_constants() -> dict[Any, Any]:
     """Return what the jaxpr that JAX is tracing has closed over so far, in order."""
-    trace = _staging()
+    trace = staging()
     return {} if trace is None else trace.frame.constvar_to_val
 
 
@@ -451,14 +440,7 @@ def _with_used(eqn: Any) -> Any:
     return eqn.replace(params=params, effects=frozenset(left))
 
 
-_HOLDERS = (
-    "jit",
-    "closed_call",
-    "remat2",
-    "cond",
-    "scan",
-    "while",
-)
+_HOLDERS = ("jit", "closed_call", "remat2", "cond", "scan", "while")
 
 
 # ---- primitives
@@ -528,11 +510,11 @@ def define_primitive(
     name: str,
     *,
     impl: Callable[..., Sequence[Any]],
-    abstract_eval: Callable[..., Sequence[Any]],
     jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]],
     jaxpr_of: Callable[..., Any] | None = None,
+    out_types: Callable[..., Sequence[Any]] | None = None,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results, and return the function that binds it.
 
@@ -542,13 +524,13 @@ def define_primitive(
     Args:
         name: Name in a jaxpr.
         impl: `impl(*args, **params) -> outs`, in terms of JAX functions.
-        abstract_eval: `abstract_eval(*types, **params) -> types`.
         jvp: `jvp(primals, tangents, **params) -> outs, out_tangents`.
         batch: `batch(axis, args, dims, **params) -> outs, dims`. If no argument is
             batched, the axis has a name, which `params` may use.
         transpose: `transpose(cts, args, **params) -> cts`; linear `args` are None.
         jaxpr_of: `jaxpr_of(args, **params) -> jaxpr, its arguments`: what `impl`
             evaluates. Without it, `impl` returns some of its arguments.
+        out_types: `out_types(**params) -> types`, with `jaxpr_of`.
     """
     prim = Primitive(name)
     prim.multiple_results = True
@@ -556,14 +538,14 @@ def define_primitive(
     # If JAX's next implementation finds a jaxpr among the parameters, it would ask the
     # primitive to lower it to an earlier form.
     prim.is_high = lambda *_, **__: False
-    if jaxpr_of is None:
-        prim.def_abstract_eval(abstract_eval)
+    if jaxpr_of is None or out_types is None:
+        prim.def_abstract_eval(impl)
     else:
         # Without the effects, JAX would drop an equation with unused results, and would
         # give an ordered effect no token.
         prim.def_effectful_abstract_eval(
-            lambda *avals, **params: (
-                abstract_eval(*avals, **params),
+            lambda *_, **params: (
+                out_types(**params),
                 getattr(open_jaxpr(params["jaxpr"])[0], "effects", set()),
             )
         )

@@ -75,10 +75,11 @@ def closed_over(name: str) -> ClosedOverError:
         f"`{name}` used a traced value that was not passed to apply, and that value is "
         "being differentiated. A rule closed over it (or it leaked from a finished "
         "transformation). The rules say nothing about it, so its gradient would be "
-        "lost. Pass it to apply (a decorated function: as an argument), and return its "
-        "gradient from backward (its tangent from jvp). (For JAX all that is read from "
-        "a reference, jax.new_ref, is differentiated. Pass the value of a reference "
-        "from outside; call a Function that makes one under jax.jit.)"
+        "lost. Pass it to apply (a decorated function: as an argument that is none of "
+        "nondiff_argnums), and return its gradient from backward (its tangent from "
+        "jvp). (For JAX all that is read from a reference, jax.new_ref, is "
+        "differentiated. Pass the value of a reference from outside; call a Function "
+        "that makes one under jax.jit.)"
     )
 
 

@@ -57,7 +57,6 @@ def gate(x: Any) -> Any:
 _bind_gate = internals.define_primitive(
     "gate",
     impl=lambda x: [x],
-    abstract_eval=lambda x: [x],
     jvp=lambda primals, _: (_bind_gate(*primals), [None]),
     batch=lambda _, args, dims: (_bind_gate(*args), dims),
     transpose=lambda cts, _: cts,
@@ -187,7 +186,6 @@ def _attach_transpose(cts: Any, args: Any, **_: Any) -> Any:
 _bind_attach = internals.define_primitive(
     "attach",
     impl=_attach_impl,
-    abstract_eval=_attach_impl,
     jvp=_attach_jvp,
     batch=_attach_batch,
     transpose=_attach_transpose,
@@ -447,11 +445,11 @@ def _linear_transpose(cts: Any, args: Any, **params: Any) -> list[Any]:
 _bind_linear = internals.define_primitive(
     "linear",
     impl=lambda *args, **params: internals.evaluate(*_jaxpr_of(args, **params)),
-    abstract_eval=lambda *_, out_types, **__: out_types,
     jvp=_linear_jvp,
     batch=_linear_batch,
     transpose=_linear_transpose,
     jaxpr_of=_jaxpr_of,
+    out_types=lambda *, out_types, **_: out_types,
 )
 
 
