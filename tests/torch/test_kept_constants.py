@@ -210,12 +210,43 @@ def test_a_number_that_depends_on_no_argument_is_known(run):
     np.testing.assert_allclose(f(jnp.asarray(x.numpy())), run(x).numpy())
 
 
-def test_a_number_of_the_programs_own_tensor_is_read_in_each_call():
-    scale = torch.tensor([2.0, 5.0])
-    f = from_torch(lambda x: x * (scale * 3)[1].item())
-    assert f(X)[0] == 15
-    scale.mul_(2)
-    assert f(X)[0] == 30
+SCALE = torch.tensor([2.0, 5.0])
+
+
+def scaling(how):
+    """A function, and the tensor of which it reads a number."""
+    scale, holder = torch.tensor([2.0, 5.0]), {"scale": torch.tensor([2.0, 5.0])}
+
+    class Scaled(Function):
+        kept = torch.tensor([2.0, 5.0])
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * (Scaled.kept * 3).max().item()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * (Scaled.kept * 3).max().item()
+
+    return {
+        "a closure": (from_torch(lambda x: x * (scale * 3).max().item()), scale),
+        "a global": (from_torch(lambda x: x * (SCALE * 3).max().item()), SCALE),
+        "in a dict": (
+            from_torch(lambda x: x * (holder["scale"] * 3).max().item()),
+            holder["scale"],
+        ),
+        "a class": (from_torch(Scaled).apply, Scaled.kept),
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["a closure", "a global", "in a dict", "a class"])
+def test_a_number_of_the_programs_own_tensor_is_read_in_each_call(how):
+    f, scale = scaling(how)
+    for factor in (15, 30):
+        assert f(X)[0] == factor
+        assert jax.grad(lambda x: f(x).sum())(X)[0] == factor
+        scale.mul_(2)
+    scale.div_(4)
 
 
 def test_a_number_that_depends_on_an_argument_is_not_known():
@@ -249,3 +280,47 @@ def test_a_view_of_memory_that_is_written_to_is_not_known(copy):
 def test_a_drawn_number_is_not_known():
     with pytest.raises(TorchRefusal, match="draws random numbers"):
         from_torch(lambda x: x * torch.rand(1).item())(X)
+
+
+# ---- shapes that depend on values, but on no argument
+
+EDGES = torch.tensor([[0, 1, 2, 2, 1], [1, 1, 0, 2, 2]])
+
+
+def without_loops(x):
+    edges = EDGES[:, EDGES[0] != EDGES[1]]
+    return torch.zeros_like(x).index_add(0, edges[1], 3 * x[edges[0]])
+
+
+SHAPED = {
+    "a graph": without_loops,
+    "a mask": lambda x: x[EDGES[0, :3] > 0] * 2,
+    "a write": lambda x: x.clone().index_put((EDGES[0, :3] > 0,), 2 * x[0]),
+    "a write in place": lambda x: x.clone().masked_fill_(EDGES[0, :3] > 0, 0.5),
+    "places": lambda x: x[(EDGES[0] == 2).nonzero()[:, 0] - 1],
+    "unique": lambda x: x[torch.unique(EDGES[0])] * 2,
+    "repeats": lambda x: x[torch.arange(3).repeat_interleave(torch.tensor([1, 0, 2]))],
+    "counts": lambda x: x * torch.bincount(EDGES[0]),
+}
+
+
+@pytest.mark.parametrize("run", SHAPED.values(), ids=SHAPED)
+def test_a_shape_that_depends_on_no_argument_is_known(run):
+    x = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    want = torch.autograd.grad((run(x) ** 2).sum(), x)[0]
+    f = from_torch(run)
+    got = jax.jit(jax.grad(lambda x: (f(x) ** 2).sum()))(jnp.asarray(x.detach()))
+    np.testing.assert_allclose(got, want)
+
+
+def test_a_graph_that_has_changed():
+    edges = torch.tensor([[0, 1, 2], [1, 1, 0]])
+
+    def run(x):
+        kept = edges[:, edges[0] != edges[1]]
+        return torch.zeros_like(x).index_add(0, kept[1], x[kept[0]])
+
+    f, x = from_torch(run), torch.tensor([1.0, 2.0, 4.0])
+    for _ in range(2):
+        np.testing.assert_allclose(f(jnp.asarray(x)), run(x))
+        edges[1, 1] = 2

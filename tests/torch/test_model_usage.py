@@ -466,6 +466,20 @@ def test_it_sees_what_it_closes_over_now():
     close(g(jnp.ones(2)), [3.0, 3.0])
 
 
+SLOPE = 2.0
+
+
+def scaled_by_a_global(x):
+    return SLOPE * x
+
+
+def test_it_sees_globals_as_they_are_now(monkeypatch):
+    g = from_torch(lambda x: scaled_by_a_global(x))
+    close(g(jnp.ones(2)), [2.0, 2.0])
+    monkeypatch.setitem(globals(), "SLOPE", 3.0)
+    close(g(jnp.ones(2)), [3.0, 3.0])
+
+
 def test_a_lost_gradient_is_refused():
     weight = torch.ones(2, requires_grad=True)
     with pytest.raises(

@@ -13,6 +13,7 @@ from jaxfn.torch._base.cache_key import (
     fingerprint,
     names_kernel,
     settings_of,
+    settings_of_function,
 )
 from jaxfn.torch._base.draws import (
     BACKWARD,

@@ -41,11 +41,18 @@ def settings_of(cls: Any) -> Any:
         for name, value in vars(base).items()
         if not name.startswith("__") and _is_plain(value)
     ]
-    found += [
-        (rule, name, value if isinstance(value, Same) else fingerprint(value))
-        for rule, name, value in _read_by_rules(cls)
-    ]
+    found += [(rule, name, _key(value)) for rule, name, value in _read_by_rules(cls)]
     return tuple(found)
+
+
+def settings_of_function(function: Any) -> Any:
+    """Return a key that changes if a plain value that a function reads changes."""
+    read = [(name, _key(value)) for name, value in _read_by(function, set())]
+    return fingerprint(function), tuple(read)
+
+
+def _key(value: Any) -> Any:
+    return value if isinstance(value, Same) else fingerprint(value)
 
 
 def names_kernel(cls: Any) -> bool:
@@ -147,7 +154,7 @@ def _is_library(module: str | None) -> bool:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
-    return isinstance(value, _SETTING)
+    return isinstance(value, (*_SETTING, torch.Tensor))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

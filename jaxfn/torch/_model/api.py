@@ -14,7 +14,7 @@ from jaxfn.torch._base import (
     TorchRefusal,
     closed_tensors,
     experimental,
-    fingerprint,
+    settings_of_function,
     to_jax,
     torch,
 )
@@ -147,7 +147,7 @@ def _function(source: Any, settings: Settings) -> Any:
         lambda args, kwargs: source(*args, **kwargs),
         name,
         settings,
-        state=lambda: fingerprint(source),
+        state=lambda: settings_of_function(source),
     )
 
     @functools.wraps(source)

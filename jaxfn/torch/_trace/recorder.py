@@ -13,11 +13,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from jaxfn.torch._base import experimental, has_draws, torch
 
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFTED_COPY = torch.ops.aten.lift_fresh_copy.default
 _READ = torch.ops.aten._local_scalar_dense.default
+# The shapes of their results depend on values.
+_INDEXED = frozenset(
+    (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default)
+    + (torch.ops.aten.index_put_.default,)
+)
+_SHAPED = frozenset(
+    (torch.ops.aten.nonzero.default, torch.ops.aten._unique2.default)
+    + (torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default)
+    + (torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten.bincount.default)
+)
 
 
 class Recorder(experimental.TorchDispatchMode):
@@ -63,6 +75,11 @@ class Recorder(experimental.TorchDispatchMode):
                 return found
         if func is _READ and (number := self._number(args[0])) is not None:
             return number
+        if func in _SHAPED and (known := self._known((args, kwargs))) is not None:
+            with experimental.with_values(), torch.no_grad():
+                return jax.tree.map(self._fixed, func(*known[0], **known[1]))
+        if func in _INDEXED:
+            args = (args[0], self._places(args[1]), *args[2:])
         found = func(*args, **kwargs)
         # The argument of lift_fresh is a constant, to which the rule may then write.
         target = _LIFTED_COPY if func is _LIFT else func
@@ -106,12 +123,51 @@ class Recorder(experimental.TorchDispatchMode):
 
         For example one of the axes `torch.arange(1, x.ndim).tolist()`.
         """
-        nodes = self._constant_nodes(self._spoilt(made=True), made=True)
-        node = self._nodes.get(id(x))
-        if node not in nodes:
+        known = self._known(x)
+        if known is None:
             return None
         with experimental.with_values():
-            return self._computed(nodes)[node].item()
+            return known.item()
+
+    def _places(self, indices: Sequence[Any]) -> list[Any]:
+        """Return indices with the places of a mask for the mask, if it is known."""
+        found: list[Any] = []
+        for x in indices:
+            is_mask = isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.ndim
+            known = self._known(x) if is_mask else None
+            if known is None:
+                found.append(x)
+                continue
+            with experimental.with_values():
+                places = known.nonzero(as_tuple=True)
+            found += map(self._fixed, places)
+        return found
+
+    def _known(self, values: Any) -> Any:
+        """Return the values with known tensors; None if one depends on an argument.
+
+        If the program writes to a tensor of its own, a rule is traced anew. Empty
+        tensors are not known: they may stand for cotangents.
+        """
+        nodes = self._constant_nodes(self._spoilt(_is_empty), _is_empty)
+        leaves, spec = jax.tree.flatten(values)
+        at = [self._arg(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        tensors = [x for x in at if isinstance(x, torch.fx.Node)]
+        if not tensors or not set(nodes).issuperset(tensors):
+            return None
+        computed = self._computed(nodes)
+        found = [computed[x] if isinstance(x, torch.fx.Node) else x for x in at]
+        return jax.tree.unflatten(spec, found)
+
+    def _fixed(self, x: Any) -> Any:
+        """Return a constant of the graph, without values like all its tensors."""
+        if not isinstance(x, torch.Tensor):
+            return x
+        made = self._fakes(x.shape, x.dtype)
+        self._nodes[id(made)] = node = self._constant(x)
+        node.meta["val"] = made
+        self._alive.append(made)
+        return made
 
     def _computed(self, nodes: Sequence[Any]) -> dict[Any, Any]:
         """Compute the results of these operations, each once and in their order."""
@@ -143,14 +199,15 @@ class Recorder(experimental.TorchDispatchMode):
         ]
 
     def _constant_nodes(
-        self, spoilt: frozenset[int] = frozenset(), *, made: bool = False
+        self,
+        spoilt: frozenset[int] = frozenset(),
+        leave_out: Callable[[Any], bool] = lambda _: False,
     ) -> list[Any]:
         """Return the operations whose results depend on no argument and no draw.
 
         Args:
             spoilt: Memory whose tensors don't count.
-            made: Leave out the program's own tensors, where the next call may find
-                other values, and empty ones, which may stand for cotangents.
+            leave_out: Says which other operations don't count.
         """
         found: dict[Any, None] = {}
         for node in self._graph.nodes:
@@ -161,13 +218,14 @@ class Recorder(experimental.TorchDispatchMode):
                 and not has_draws(node.target)
                 and found.keys() >= set(node.all_input_nodes)
             )
-            if made and not _is_made(node):
-                continue
-            if is_constant and not (spoilt and _memory(node) & spoilt):
+            is_spoilt = spoilt and _memory(node) & spoilt
+            if is_constant and not is_spoilt and not leave_out(node):
                 found[node] = None
         return list(found)
 
-    def _spoilt(self, *, made: bool = False) -> frozenset[int]:
+    def _spoilt(
+        self, leave_out: Callable[[Any], bool] = lambda _: False
+    ) -> frozenset[int]:
         """Return the memory of constants into which the rule wrote other values.
 
         Also that of the user's own tensors, which must not be written to here.
@@ -176,7 +234,7 @@ class Recorder(experimental.TorchDispatchMode):
         writes = [n for n in self._graph.nodes if experimental.writes(n.target)]
         n = -1
         while n < len(spoilt):  # a value from spoilt memory spoils where it is written
-            n, constant = len(spoilt), set(self._constant_nodes(spoilt, made=made))
+            n, constant = len(spoilt), set(self._constant_nodes(spoilt, leave_out))
             for node in writes:
                 inputs = node.all_input_nodes
                 if node not in constant or any(x.op == "get_attr" for x in inputs):
@@ -213,11 +271,8 @@ class Recorder(experimental.TorchDispatchMode):
         return node
 
 
-def _is_made(node: Any) -> bool:
-    """Return whether this run made a tensor, and its values."""
-    if node.op == "get_attr":  # torch copies a new one at once
-        return all(user.target is _LIFTED_COPY for user in node.users)
-    return "empty" not in str(node.target)
+def _is_empty(node: Any) -> bool:
+    return "empty" in str(node.target)
 
 
 def _made_by(node: Any) -> list[Any]:
