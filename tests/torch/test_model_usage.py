@@ -986,3 +986,17 @@ def test_the_inverse_of_a_spectrogram(method):
     got = jax.jit(jax.grad(loss, (0, 1)))(*[jnp_of(x.detach()) for x in xs])
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4)
+
+
+def test_operations_on_lists_of_tensors():
+    def run(x, y):
+        found = torch._foreach_mul([x, y], 2.0)
+        found = torch._foreach_add(found, [y, x])
+        torch._foreach_mul_(found, [3.0, 5.0])
+        norms = torch._foreach_norm(found)
+        return torch._foreach_sqrt(norms)[0] + found[1].sum()
+
+    xs = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 4.0])
+    want = torch.autograd.grad(run(*xs), xs[0])[0]
+    arrays = [jnp_of(x.detach()) for x in xs]
+    close(jax.grad(from_torch(run))(*arrays), want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from jaxfn.torch._base.torch_module import torch
@@ -62,6 +63,23 @@ def _linalg_slogdet(a: Any) -> tuple[Any, Any, Any, Any]:
     diagonal = factors.diagonal(0, -2, -1)
     sign = diagonal.sgn().prod(-1) * _pivot_sign(pivots)
     return sign, diagonal.abs().log().sum(-1), factors, pivots
+
+
+def of_lists(target: Any) -> Callable[..., Any] | None:
+    """Return how `_foreach_mul`, for example, is written by `mul` of each tensor."""
+    packet = str(target.overloadpacket).removeprefix("aten._foreach_")
+    operation = getattr(torch.ops.aten, packet, None)
+    if operation is None or packet == str(target.overloadpacket):
+        return None
+
+    def each(first: Any, *more: Any, **kwargs: Any) -> Any:
+        columns = [
+            x if isinstance(x, (list, tuple)) else [x] * len(first) for x in more
+        ]
+        found = [operation(*xs, **kwargs) for xs in zip(first, *columns, strict=True)]
+        return None if packet.endswith("_") else found
+
+    return each
 
 
 DECOMPOSED = {

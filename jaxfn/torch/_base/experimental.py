@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jaxfn.torch._base.decomposed import DECOMPOSED
+from jaxfn.torch._base.decomposed import DECOMPOSED, of_lists
 from jaxfn.torch._base.torch_module import torch
 
 TESTED = ("2.11", "2.13", "2.14", "2.15")
@@ -462,6 +462,8 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd
     if target in _decompositions():
         return _decompositions()[target]
+    if str(target).startswith("aten._foreach_"):
+        return of_lists(target)
     if target.namespace == "prim":  # a question, for example for the device
         return None
     if target.has_kernel_for_dispatch_key(implicit):

@@ -67,9 +67,9 @@ def refusal(operation: str, what: str) -> TorchRefusal:
         operation=operation,
         reason=f"{what}, and its shape depends on values.",
         way_out="Use torch.where(mask, x, …) in the rule, or pass "
-        'fallback="host" to from_torch. If all calls have the same mask (the edges of a '
-        "graph, for example), let the function close over it, or make it an attribute "
-        "of the module.",
+        'fallback="host" to from_torch. If all calls have the same mask (the edges '
+        "of a graph, for example), let the function close over it, or make it an "
+        "attribute of the module.",
     )
 
 
