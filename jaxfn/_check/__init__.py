@@ -24,7 +24,7 @@ from jaxfn._check.checks.first_order import backward
 from jaxfn._check.compile import Once, Program
 from jaxfn._check.diagnosis import is_near, likeness
 from jaxfn._check.finite_differences import paired, slopes
-from jaxfn._check.jaxprs import float_types
+from jaxfn._check.jaxprs import least_precise
 from jaxfn._check.numbers import copies, direction, like
 from jaxfn._check.report import (
     NO_FLOAT_OUTPUTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,16 +18,35 @@ def count_equations(jaxpr: Any) -> int:
     return sum(1 + count_equations(list(eqn.params.values())) for eqn in eqns)
 
 
-def float_types(jaxpr: Any) -> set[Any]:
-    """Return the float dtypes of the values that a jaxpr computes."""
-    if isinstance(jaxpr, (tuple, list)):
-        return set().union(*map(float_types, jaxpr))
-    found: set[Any] = set()
-    for eqn in getattr(internals.open_jaxpr(jaxpr)[0], "eqns", ()):
-        dtypes = {getattr(x.aval, "dtype", None) for x in eqn.outvars}
-        found |= {d for d in dtypes if d is not None and jnp.issubdtype(d, jnp.inexact)}
-        found |= float_types(list(eqn.params.values()))
-    return found
+def least_precise(jaxpr: Any) -> list[Any]:
+    """Return for each output the least precise float dtype that it is computed in.
+
+    Of a loop or a branch, all outputs count alike. None is for an output without one.
+    """
+    opened, _ = internals.open_jaxpr(jaxpr)
+    found: dict[int, Any] = {}
+    for eqn in opened.eqns:
+        before = [found.get(id(x)) for x in eqn.invars]
+        n = len(eqn.outvars)
+        if eqn.primitive.name == "attach":  # it returns its last operands
+            found |= zip(map(id, eqn.outvars), before[-n:], strict=True)
+            continue
+        inner = [
+            least_precise(x)
+            for param in eqn.params.values()
+            for x in (param if isinstance(param, (tuple, list)) else [param])
+            if hasattr(internals.open_jaxpr(x)[0], "eqns")
+        ]
+        if [len(x) for x in inner] != [n]:
+            inner = [[_least([d for x in inner for d in x])] * n]
+        for x, own in zip(eqn.outvars, inner[0], strict=True):
+            found[id(x)] = _least([*before, own, getattr(x.aval, "dtype", None)])
+    return [found.get(id(x)) for x in opened.outvars]
+
+
+def _least(dtypes: Sequence[Any]) -> Any:
+    floats = [d for d in dtypes if d is not None and jnp.issubdtype(d, jnp.inexact)]
+    return max(floats, key=lambda d: float(jnp.finfo(d).eps), default=None)
 
 
 def may_not_end(jaxpr: Any) -> bool:

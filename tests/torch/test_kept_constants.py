@@ -11,6 +11,7 @@ import torch
 from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
+from jaxfn.torch._function import graph_function
 
 X = jnp.float32([1, 2])
 
@@ -228,7 +229,11 @@ def scaling(how):
         def backward(ctx, g):
             return g * (Scaled.kept * 3).max().item()
 
+    def branch(x):
+        return 15 * x if holder["scale"][0] < 3 else 30 * x
+
     return {
+        "a branch": (from_torch(branch), holder["scale"]),
         "a closure": (from_torch(lambda x: x * (scale * 3).max().item()), scale),
         "a global": (from_torch(lambda x: x * (SCALE * 3).max().item()), SCALE),
         "in a dict": (
@@ -239,14 +244,87 @@ def scaling(how):
     }[how]
 
 
-@pytest.mark.parametrize("how", ["a closure", "a global", "in a dict", "a class"])
-def test_a_number_of_the_programs_own_tensor_is_read_in_each_call(how):
+@pytest.mark.parametrize(
+    "how", ["a branch", "a closure", "a global", "in a dict", "a class"]
+)
+@pytest.mark.parametrize(
+    "double",
+    [lambda t: t.mul_(2), lambda t: t.data.mul_(2), lambda t: t.numpy().__imul__(2)],
+    ids=["in place", "its data", "its memory"],
+)
+def test_a_number_of_the_programs_own_tensor_is_read_in_each_call(how, double):
     f, scale = scaling(how)
     for factor in (15, 30):
         assert f(X)[0] == factor
         assert jax.grad(lambda x: f(x).sum())(X)[0] == factor
-        scale.mul_(2)
+        double(scale)
     scale.div_(4)
+
+
+def test_writes_to_a_tensor_whose_numbers_no_trace_reads_cost_nothing(monkeypatch):
+    weight, traces, trace = torch.tensor([2.0, 5.0]), [], graph_function.trace
+    monkeypatch.setattr(
+        graph_function, "trace", lambda *a, **k: traces.append(1) or trace(*a, **k)
+    )
+    f = from_torch(lambda x: x * weight)
+    for factor in (2, 4, 8):
+        assert f(X)[0] == factor
+        weight.mul_(2)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda t: t.numpy()[1], lambda t: np.asarray(t)[1], lambda t: t.cpu().numpy()[1]],
+)
+def test_a_numpy_array_of_the_programs_own_tensor_is_refused(read):
+    """Torch would make an array of memory that nothing has written to."""
+    own = torch.tensor([2.0, 3.0])
+    with pytest.raises(TorchRefusal, match="a NumPy array of a tensor"):
+        from_torch(lambda x: x * float(read(own)))(X)
+
+
+def test_numbers_that_are_read_change_no_tensor_that_is_kept():
+    """What is computed for a number is not what a kept tensor gets."""
+    kept = {}
+
+    def run(x):
+        if "sum" not in kept:
+            made, filled = torch.zeros(2), torch.empty(2).fill_(5.0)
+            kept["sum"] = filled + made
+            made.add_(1.0)
+            kept["n"] = made.sum().item()
+        return x * kept["sum"] * kept["n"]
+
+    f = from_torch(run)
+    for x in (X, jnp.ones((2, 2), jnp.float32)):
+        np.testing.assert_allclose(jax.grad(lambda x: f(x).sum())(x), 10)
+
+
+def test_a_kept_tensor_that_an_argument_decides_after_a_read_has_no_value():
+    kept = {}
+
+    def run(x):
+        if "made" not in kept:
+            made = kept["made"] = torch.zeros(2)
+            kept["n"] = int(made.sum())
+            made[0] = 7 * x[0].detach()
+        return x * (kept["made"] + 1)
+
+    f = from_torch(run)
+    with pytest.raises(TorchRefusal, match="it was made in another trace"):
+        f(X), f(jnp.ones((2, 2), jnp.float32))
+
+
+def test_a_number_is_computed_in_the_default_dtype_of_its_operation():
+    def run(x):
+        torch.set_default_dtype(torch.float64)
+        third = torch.full((2,), 1 / 3)
+        torch.set_default_dtype(torch.float32)
+        return x.double() * third.sum().item()
+
+    with jax.enable_x64(True):
+        assert from_torch(run)(jnp.ones(2)).tolist() == [2 / 3, 2 / 3]
 
 
 def test_a_number_that_depends_on_an_argument_is_not_known():
@@ -292,7 +370,11 @@ def without_loops(x):
     return torch.zeros_like(x).index_add(0, edges[1], 3 * x[edges[0]])
 
 
+MASK = torch.tensor([True, False, True])
+
+
 SHAPED = {
+    "a mask of the program": lambda x: x[MASK] * 2,
     "a graph": without_loops,
     "a mask": lambda x: x[EDGES[0, :3] > 0] * 2,
     "a write": lambda x: x.clone().index_put((EDGES[0, :3] > 0,), 2 * x[0]),

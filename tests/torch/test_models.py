@@ -391,3 +391,21 @@ def test_compare_allows_for_parts_in_less_precision(scale, right):
         assert any("it computes in float32, too" in r.message for r in report.results)
     else:
         assert {"forward", "backward"} == set(report.wrong_rules)
+
+
+class OneOutputInLowPrecision(torch.nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.linear, self.scale = torch.nn.Linear(4, 4), scale
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y * self.scale, (y.to(torch.bfloat16) * self.scale).float()
+
+
+def test_another_output_in_low_precision_allows_for_nothing():
+    torch.manual_seed(0)
+    module, other = OneOutputInLowPrecision(), OneOutputInLowPrecision(1.01)
+    other.load_state_dict(module.state_dict())
+    report = compare(from_torch(other), module, jnp.linspace(-1, 1, 12).reshape(3, 4))
+    assert [r.check for r in report.failures if r.rule == "forward"] == ["output 0"]

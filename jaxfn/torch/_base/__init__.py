@@ -9,6 +9,7 @@
 """
 
 from jaxfn.torch._base.cache_key import (
+    READ,
     Same,
     fingerprint,
     names_kernel,

@@ -12,6 +12,7 @@ import enum
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from jaxfn._core import closures
 from jaxfn.torch._base import experimental
+from jaxfn.torch._base.dtypes import to_numpy
 from jaxfn.torch._base.flatten import PLAIN, Rebuilt
 from jaxfn.torch._base.torch_module import torch
 
@@ -154,7 +156,43 @@ def _is_library(module: str | None) -> bool:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
-    return isinstance(value, (*_SETTING, torch.Tensor))
+    return isinstance(value, _SETTING)
+
+
+class ReadTensors:
+    """The program's own tensors whose numbers traces have read, and their values then.
+
+    Such a number decides an axis, a size or a branch of a trace. If it has changed, a
+    rule is traced anew, whichever way it came to the tensor.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, bytes]] = {}
+        self._changes = 0
+
+    def note(self, x: Any) -> None:
+        """Note that a trace reads a number of this tensor."""
+        if id(x) not in self._known:
+            self._known[id(x)] = weakref.ref(x), self._value(x)
+
+    def changes(self) -> int:
+        """Return how often the value of one of them has been found to be another."""
+        for number, (ref, before) in list(self._known.items()):
+            x = ref()
+            if x is None:
+                del self._known[number]
+            elif (now := self._value(x)) != before:
+                self._known[number] = ref, now
+                self._changes += 1
+        return self._changes
+
+    def _value(self, x: Any) -> bytes:
+        with experimental.with_values():
+            return to_numpy(x.detach()).tobytes()
+
+
+READ = ReadTensors()
+"""Those of all traces."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -206,10 +244,8 @@ class _Fingerprint:
             return kind, self(value.start), self(value.stop), self(value.step)
         if isinstance(value, (*PLAIN, enum.Enum)):
             return kind, value
-        if isinstance(value, (type, types.ModuleType)):
+        if isinstance(value, (type, types.ModuleType, torch.Tensor)):
             return Same(value)
-        if isinstance(value, torch.Tensor):  # a rule may read its numbers
-            return Same(value), experimental.writes_to(value)
         if id(value) in self._seen:
             return "again", self._seen[id(value)]
         if len(self._seen) > _MOST:

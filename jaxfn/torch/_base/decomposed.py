@@ -72,6 +72,9 @@ def of_lists(target: Any) -> Callable[..., Any] | None:
     if operation is None or packet == str(target.overloadpacket):
         return None
 
+    if packet.startswith("addc"):  # their last argument is by keyword
+        return None
+
     def each(first: Any, *more: Any, **kwargs: Any) -> Any:
         columns = [
             x if isinstance(x, (list, tuple)) else [x] * len(first) for x in more

@@ -14,10 +14,11 @@ from jaxfn._check import (
     CheckResult,
     Once,
     Outcome,
+    Program,
     compare_arrays,
     eps_of,
-    float_types,
     largest,
+    least_precise,
     like,
     result_of,
     wide,
@@ -65,9 +66,10 @@ def compare_module(
         )
         failed = CheckResult("structure", "forward", "FAIL", message=message)
         return CompareReport(repr(model), (failed,), name)
-    rows = _Rows(port, original, inputs.arguments, expected, options)
+    changed = _changed(model, module)
+    rows = _Rows(port, original, inputs.arguments, expected, options, bool(changed))
     results = [*rows.values(got), *rows.gradients(order)]
-    results = _with_changes(results, model, module)
+    results = _with_changes(results, changed)
     return CompareReport(repr(model), tuple(results), name, not_compared(results))
 
 
@@ -75,14 +77,16 @@ def _is_float(x: Any) -> bool:
     return values.is_array(x) and values.is_inexact(x)
 
 
-def _with_changes(
-    results: list[CheckResult], model: Any, module: Any
-) -> list[CheckResult]:
-    """Say in the first failure which values the module and the model don't share."""
+def _changed(model: Any, module: Any) -> list[str]:
+    """Return the names of values that the module and the model don't share."""
     theirs = dict(module.named_parameters()) | dict(module.named_buffers())
     ours = model.buffers | model.frozen | model.params
     both = [k for k in ours if k in theirs]
-    other = [k for k in both if not np.array_equal(array(theirs[k]), ours[k])]
+    return [k for k in both if not np.array_equal(array(theirs[k]), ours[k])]
+
+
+def _with_changes(results: list[CheckResult], other: list[str]) -> list[CheckResult]:
+    """Say in the first failure which values the module and the model don't share."""
     place = next((i for i, x in enumerate(results) if x.status == "FAIL"), None)
     if place is None or not other:
         return results
@@ -264,9 +268,10 @@ class _Rows:
         arguments: CommonArguments,
         expected: Outs,
         options: CompareOptions,
+        has_changed: bool,
     ) -> None:
         self._port, self._original, self._expected = port, original, expected
-        self._options = options
+        self._options, self._has_changed = options, has_changed
         self._arrays, self._at = arguments.arrays, arguments.at
         self._names = [arguments.names[i] for i in self._at]
         generator = np.random.default_rng(options.seed)
@@ -280,7 +285,10 @@ class _Rows:
         """Compare the outputs."""
         expected, at = self._expected, self._expected.inexact
         names = [f"output {k}" for k in range(len(at))]
-        yield from self._compared(names, "forward", [got[i] for i in at], self._outs)
+        run = Program(self._port.leaves)
+        dtypes = lambda: [least_precise(run.jaxpr(self._arrays))[i] for i in at]  # noqa: E731
+        found = [got[i] for i in at]
+        yield from self._compared(names, "forward", found, self._outs, dtypes)
         others = [i for i in range(len(got)) if i not in at]
         for k, i in enumerate(others):
             x, y = got[i], expected.leaves[i]
@@ -295,7 +303,8 @@ class _Rows:
         names = [f"gradient of {name}" for name in self._names]
         ours = self._pull(arrays, self._cts)
         theirs = self._original.pull(arrays, at, self._cts)
-        yield from self._compared(names, "backward", ours, theirs)
+        dtypes = lambda: least_precise(self._pull.jaxpr(arrays, self._cts))  # noqa: E731
+        yield from self._compared(names, "backward", ours, theirs, dtypes)
         if order == 1:
             return
         names = [f"second derivative of {name}" for name in self._names]
@@ -309,19 +318,35 @@ class _Rows:
             yield CheckResult(name, "backward", "skipped", message=why)
             return
         n = len(at)
-        yield from self._compared(names, "backward", ours[:n], theirs[:n])
+        dtypes = lambda: least_precise(again.jaxpr(arrays, *args))  # noqa: E731
+        yield from self._compared(names, "backward", ours[:n], theirs[:n], dtypes)
 
     def _compared(
-        self, names: Sequence[str], rule: str, got: Sequence[Any], expected: Arrays
+        self,
+        names: Sequence[str],
+        rule: str,
+        got: Sequence[Any],
+        expected: Arrays,
+        dtypes: Callable[[], Sequence[Any]],
     ) -> Iterator[CheckResult]:
+        """Compare results; `dtypes` are the least precise ones of each."""
         # A parameter whose gradient is zero gets nothing but rounding: the largest
         # gradient says how much that is.
         size = 1e-3 * max((largest(wide(x)) for x in expected), default=0.0)
-        for name, x, y in zip(names, got, expected, strict=True):
-            run = functools.partial(self._one, name, x, y, size)
+        dtypes = functools.cache(dtypes)
+        for i, (name, x, y) in enumerate(zip(names, got, expected, strict=True)):
+            dtype = lambda i=i: dtypes()[i]  # noqa: E731
+            run = functools.partial(self._one, name, x, y, size, dtype)
             yield result_of(name, rule, run)
 
-    def _one(self, name: str, got: Any, expected: np.ndarray, size: float) -> Outcome:
+    def _one(
+        self,
+        name: str,
+        got: Any,
+        expected: np.ndarray,
+        size: float,
+        dtype: Callable[[], Any],
+    ) -> Outcome:
         expect_numbers([got], [expected])
         rtol, atol = self._options.rtol, self._options.atol
         tolerance = eps_of([got]) ** 0.5 if rtol is None else rtol
@@ -330,14 +355,9 @@ class _Rows:
         if outcome.ok or rtol is not None or not np.isfinite(outcome.error):
             return outcome
         # A softmax in float32 is no more precise in a module of double precision.
-        tolerance = eps_of([self._least_precise]) ** 0.5
+        if self._has_changed or (least := dtype()) is None:
+            return outcome
+        tolerance = eps_of([np.zeros((), least)]) ** 0.5
         again = compare_arrays(*both, name, tolerance, size, atol)
-        note = f"it computes in {self._least_precise.dtype}, too"
+        note = f"it computes in {least}, too"
         return dataclasses.replace(again, note=note) if again.ok else outcome
-
-    @functools.cached_property
-    def _least_precise(self) -> np.ndarray:
-        """An array of the least precise dtype in which the model computes."""
-        found = float_types(self._pull.jaxpr(self._arrays, self._cts))
-        arrays = [np.zeros((), dtype) for dtype in found]
-        return max(arrays, key=lambda x: eps_of([x]))

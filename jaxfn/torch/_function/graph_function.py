@@ -17,6 +17,7 @@ from typing import Any, Literal
 import jax
 
 from jaxfn.torch._base import (
+    READ,
     TorchRefusal,
     has_x64,
     is_inexact,
@@ -314,6 +315,7 @@ def types_key(types: Sequence[Any]) -> Any:
         torch.get_default_dtype(),
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
+        READ.changes(),
     )
 
 

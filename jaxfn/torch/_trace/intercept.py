@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxfn.torch._base import (
     OR_HOST,
+    READ,
     TorchDispatchMode,
     TorchFunctionMode,
     TorchRefusal,
@@ -142,6 +143,9 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
 
 
 _NUMBERS = (torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__index__)
+_READS = (*_NUMBERS, torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.tolist)
+_READS += (torch.tensor, torch.Tensor.new_tensor)  # of a tensor: they copy its numbers
+_TO_NUMPY = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 # These run nodes of torch's graph. Torch turns this mode off for all that it calls.
 _ENGINE = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
@@ -200,6 +204,12 @@ class Watch(TorchFunctionMode):
                 raise refusal
             return aliasing.Address(args[0], refusal)
         experimental.note_place(place)
+        if func in _TO_NUMPY and not experimental.is_fake(args[0]):
+            raise _to_numpy(place)  # torch would make an array without values
+        if func in _READS:
+            for x in args:
+                if isinstance(x, torch.Tensor) and not experimental.is_fake(x):
+                    READ.note(x)
         if func is torch.Tensor.__setitem__ and _is_0d_mask(args):
             return _set_where(*args)
         if self.last == "backward":
@@ -260,6 +270,15 @@ class Watch(TorchFunctionMode):
         if by_user and depends and not self._known and experimental.is_fake(args[0]):
             raise NeedsRead
         return found
+
+
+def _to_numpy(place: str) -> TorchRefusal:
+    return TorchRefusal(
+        operation="a NumPy array of a tensor",
+        reason="it is traced without values.",
+        way_out=f"Compute it with torch, or before the call. Or: {OR_HOST}",
+        where=place,
+    )
 
 
 def _is_mode_of_ours(code: Any) -> bool:

@@ -7,15 +7,16 @@ where sizes or numbers may be unknown, because this knows no symbols.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from jaxfn.torch._base import experimental, has_draws, torch
+from jaxfn.torch._base import READ, experimental, has_draws, torch
 
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFTED_COPY = torch.ops.aten.lift_fresh_copy.default
@@ -47,6 +48,8 @@ class Recorder(experimental.TorchDispatchMode):
         self._nodes: dict[int, Any] = {}
         self._until: Any = None
         self._values: dict[Any, Any] = {}
+        self._constant: dict[Any, None] = {}
+        self._has_writes = False
         # An object that is gone would leave its number to another one.
         self._alive: list[Any] = []
         for i, x in enumerate(inputs):
@@ -89,6 +92,8 @@ class Recorder(experimental.TorchDispatchMode):
             {k: self._arg(x) for k, x in kwargs.items()},
         )
         node.meta["stack_trace"] = experimental.place_noted()
+        node.meta["default_dtype"] = torch.get_default_dtype()
+        self._has_writes |= experimental.writes(func)
         self._note(found, node)
         return found
 
@@ -107,7 +112,8 @@ class Recorder(experimental.TorchDispatchMode):
         kept = self._kept(self._constant_nodes())
         if not kept:
             return
-        values = self._computed(self._constant_nodes(self._spoilt()))
+        values: dict[Any, Any] = {}
+        self._compute(self._constant_nodes(self._spoilt()), values)
         found = [(x, values.get(self._nodes[id(x)])) for x in kept]
         self._alive = list(kept)
         numbers = frozenset(map(id, kept))
@@ -146,17 +152,18 @@ class Recorder(experimental.TorchDispatchMode):
     def _known(self, values: Any) -> Any:
         """Return the values with known tensors; None if one depends on an argument.
 
-        If the program writes to a tensor of its own, a rule is traced anew. Empty
-        tensors are not known: they may stand for cotangents.
+        Empty tensors are not known: they may stand for cotangents.
         """
-        nodes = self._constant_nodes(self._spoilt(_is_empty), _is_empty)
         leaves, spec = jax.tree.flatten(values)
         at = [self._arg(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         tensors = [x for x in at if isinstance(x, torch.fx.Node)]
+        nodes: Any = self._constant
+        if self._has_writes:
+            nodes = self._constant_nodes(self._spoilt(_is_empty), _is_empty)
         if not tensors or not set(nodes).issuperset(tensors):
             return None
-        computed = self._computed(nodes)
-        found = [computed[x] if isinstance(x, torch.fx.Node) else x for x in at]
+        self._compute(nodes, self._values)
+        found = [self._values[x] if isinstance(x, torch.fx.Node) else x for x in at]
         return jax.tree.unflatten(spec, found)
 
     def _fixed(self, x: Any) -> Any:
@@ -164,25 +171,27 @@ class Recorder(experimental.TorchDispatchMode):
         if not isinstance(x, torch.Tensor):
             return x
         made = self._fakes(x.shape, x.dtype)
-        self._nodes[id(made)] = node = self._constant(x)
-        node.meta["val"] = made
+        self._nodes[id(made)] = node = self._own(x)
+        node.meta |= {"val": made, "is_made": True}
         self._alive.append(made)
         return made
 
-    def _computed(self, nodes: Sequence[Any]) -> dict[Any, Any]:
+    def _compute(self, nodes: Iterable[Any], values: dict[Any, Any]) -> None:
         """Compute the results of these operations, each once and in their order."""
         with experimental.with_values(), torch.no_grad():
             for node in nodes:
-                if node in self._values:
+                if node in values:
                     continue
                 if node.op == "get_attr":
-                    self._values[node] = getattr(self._constants, node.target)
+                    values[node] = getattr(self._constants, node.target)
+                    if not (_is_new(node) or experimental.is_fake(values[node])):
+                        READ.note(values[node])
                     continue
                 args, kwargs = torch.fx.node.map_arg(
-                    (node.args, node.kwargs), self._values.__getitem__
+                    (node.args, node.kwargs), values.__getitem__
                 )
-                self._values[node] = node.target(*args, **kwargs)
-        return self._values
+                with _default_dtype(node.meta.get("default_dtype")):
+                    values[node] = node.target(*args, **kwargs)
 
     def _kept(self, nodes: Sequence[Any]) -> list[Any]:
         """Return the tensors of these nodes that something else may refer to."""
@@ -244,6 +253,7 @@ class Recorder(experimental.TorchDispatchMode):
     def _note(self, value: Any, node: Any) -> None:
         """Note which node has made a value."""
         node.meta["val"] = value
+        self._note_constant(node)
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = node
             self._alive.append(value)
@@ -255,24 +265,58 @@ class Recorder(experimental.TorchDispatchMode):
 
     def _arg(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            return self._nodes.get(id(x)) or self._constant(x)
+            return self._nodes.get(id(x)) or self._own(x)
         if isinstance(x, (list, tuple)):
             return [self._arg(y) for y in x]
         return x
 
-    def _constant(self, x: Any) -> Any:
+    def _own(self, x: Any) -> Any:
         """Return a node for a tensor that no operation made."""
         name = f"constant_{len(self._alive)}"
         self._constants.register_buffer(name, x)
         node = self._graph.get_attr(name)
         node.meta["val"] = x
+        self._note_constant(node)
         self._nodes[id(x)] = node
         self._alive.append(x)
         return node
 
+    def _note_constant(self, node: Any) -> None:
+        """Note an operation whose result depends on no argument, if nothing writes."""
+        if node.op == "get_attr":  # one without values is of another trace
+            is_known = not experimental.is_fake(node.meta["val"])
+        else:
+            is_known = (
+                node.op == "call_function"
+                and not (has_draws(node.target) or _is_empty(node))
+                and all(x in self._constant for x in node.all_input_nodes)
+            )
+        if is_known:
+            self._constant[node] = None
+
 
 def _is_empty(node: Any) -> bool:
     return "empty" in str(node.target)
+
+
+def _is_new(node: Any) -> bool:
+    """Return whether a tensor was made in this run: torch copies it at once."""
+    is_copied = all(user.target is _LIFTED_COPY for user in node.users)
+    return is_copied or "is_made" in node.meta
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: Any) -> Iterator[None]:
+    """Let torch have the default dtype that it had when it recorded an operation."""
+    before = torch.get_default_dtype()
+    if dtype in (None, before):
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _made_by(node: Any) -> list[Any]:
