@@ -11,6 +11,7 @@ import torch
 from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
+from jaxfn.torch._base.cache_key import ReadTensors
 from jaxfn.torch._function import graph_function
 
 X = jnp.float32([1, 2])
@@ -406,3 +407,14 @@ def test_a_graph_that_has_changed():
     for _ in range(2):
         np.testing.assert_allclose(f(jnp.asarray(x)), run(x))
         edges[1, 1] = 2
+
+
+def test_a_tensor_that_takes_the_place_of_another_is_noted():
+    read = ReadTensors()
+    for number in range(100):
+        x = torch.tensor([number])
+        read.note(x)
+        before = read.changes()
+        x.add_(1000)
+        assert read.changes() == before + 1
+        del x

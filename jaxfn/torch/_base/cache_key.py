@@ -172,7 +172,8 @@ class ReadTensors:
 
     def note(self, x: Any) -> None:
         """Note that a trace reads a number of this tensor."""
-        if id(x) not in self._known:
+        ref, _ = self._known.get(id(x), (lambda: None, b""))
+        if ref() is not x:  # a tensor that is gone leaves its number to another one
             self._known[id(x)] = weakref.ref(x), self._value(x)
 
     def changes(self) -> int:

@@ -67,12 +67,9 @@ def _linalg_slogdet(a: Any) -> tuple[Any, Any, Any, Any]:
 
 def of_lists(target: Any) -> Callable[..., Any] | None:
     """Return how `_foreach_mul`, for example, is written by `mul` of each tensor."""
-    packet = str(target.overloadpacket).removeprefix("aten._foreach_")
-    operation = getattr(torch.ops.aten, packet, None)
-    if operation is None or packet == str(target.overloadpacket):
-        return None
-
-    if packet.startswith("addc"):  # their last argument is by keyword
+    name = str(target.overloadpacket).removeprefix("aten._foreach_")
+    operation = getattr(torch.ops.aten, name, None)
+    if operation is None or name.startswith("addc"):  # they take the last by keyword
         return None
 
     def each(first: Any, *more: Any, **kwargs: Any) -> Any:
@@ -80,7 +77,7 @@ def of_lists(target: Any) -> Callable[..., Any] | None:
             x if isinstance(x, (list, tuple)) else [x] * len(first) for x in more
         ]
         found = [operation(*xs, **kwargs) for xs in zip(first, *columns, strict=True)]
-        return None if packet.endswith("_") else found
+        return None if name.endswith("_") else found
 
     return each
 

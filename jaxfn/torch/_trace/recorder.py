@@ -20,17 +20,22 @@ from jaxfn.torch._base import READ, experimental, has_draws, torch
 
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFTED_COPY = torch.ops.aten.lift_fresh_copy.default
-_READ = torch.ops.aten._local_scalar_dense.default
-# The shapes of their results depend on values.
-_INDEXED = frozenset(
-    (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default)
-    + (torch.ops.aten.index_put_.default,)
-)
-_SHAPED = frozenset(
-    (torch.ops.aten.nonzero.default, torch.ops.aten._unique2.default)
-    + (torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default)
-    + (torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten.bincount.default)
-)
+_ITEM = torch.ops.aten._local_scalar_dense.default
+_INDEXED = {
+    torch.ops.aten.index.Tensor,
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default,
+}
+"""Their second argument may be masks."""
+_SHAPED = {
+    torch.ops.aten.nonzero.default,
+    torch.ops.aten._unique2.default,
+    torch.ops.aten.unique_dim.default,
+    torch.ops.aten.unique_consecutive.default,
+    torch.ops.aten.repeat_interleave.Tensor,
+    torch.ops.aten.bincount.default,
+}
+"""The shapes of their results depend on values."""
 
 
 class Recorder(experimental.TorchDispatchMode):
@@ -76,7 +81,7 @@ class Recorder(experimental.TorchDispatchMode):
                 found = simpler(*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        if func is _READ and (number := self._number(args[0])) is not None:
+        if func is _ITEM and (number := self._number(args[0])) is not None:
             return number
         if func in _SHAPED and (known := self._known((args, kwargs))) is not None:
             with experimental.with_values(), torch.no_grad():
@@ -157,10 +162,11 @@ class Recorder(experimental.TorchDispatchMode):
         leaves, spec = jax.tree.flatten(values)
         at = [self._arg(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         tensors = [x for x in at if isinstance(x, torch.fx.Node)]
-        nodes: Any = self._constant
+        nodes = self._constant
         if self._has_writes:
-            nodes = self._constant_nodes(self._spoilt(_is_empty), _is_empty)
-        if not tensors or not set(nodes).issuperset(tensors):
+            found = self._constant_nodes(self._spoilt(_is_empty), _is_empty)
+            nodes = dict.fromkeys(found)
+        if not tensors or any(x not in nodes for x in tensors):
             return None
         self._compute(nodes, self._values)
         found = [self._values[x] if isinstance(x, torch.fx.Node) else x for x in at]
