@@ -418,3 +418,59 @@ def test_a_tensor_that_takes_the_place_of_another_is_noted():
         x.add_(1000)
         assert read.changes() == before + 1
         del x
+
+
+# ---- writes to copies of the program's own tensors
+
+OWN = torch.tensor([2.0, 3.0, 4.0])
+
+
+def cloned(x):
+    made = OWN.clone()
+    made.mul_(x)
+    return made
+
+
+def item_of_a_clone(x):
+    made = OWN.clone()
+    made[0] = x[0]
+    return made * x
+
+
+def product(x):
+    made = OWN * 2
+    made.mul_(x)
+    return made
+
+
+def repeated(x):
+    made = OWN.repeat(2)
+    made[:3] += x
+    return made[:3] * made[3:]
+
+
+def by_a_number(x):
+    made = OWN.clone()
+    made.mul_(2.0)
+    return made * x
+
+
+@pytest.mark.parametrize(
+    "run", [cloned, item_of_a_clone, product, repeated, by_a_number]
+)
+def test_a_copy_of_the_programs_own_tensor_may_be_written_to(run):
+    x = torch.tensor([1.0, 5.0, 7.0], requires_grad=True)
+    want = torch.autograd.grad((run(x) ** 2).sum(), x)[0]
+    f = from_torch(run)
+    got = jax.grad(lambda x: (f(x) ** 2).sum())(jnp.asarray(x.detach()))
+    np.testing.assert_allclose(got, want)
+    assert OWN.tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "write", [lambda x: OWN.mul_(2.0), lambda x: OWN[1:].add_(x[1:])]
+)
+def test_the_tensor_itself_may_not(write):
+    with pytest.raises(TorchRefusal, match="writes to a tensor that is not an arg"):
+        from_torch(lambda x: (write(x), x * OWN)[1])(jnp.ones(3))
+    assert OWN.tolist() == [2, 3, 4]

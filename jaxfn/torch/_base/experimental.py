@@ -385,6 +385,10 @@ class _Replay(torch.fx.Interpreter):
             target = torch.ops.aten.alias.default
         return super().call_function(target, args, kwargs)
 
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        # Without it, torch fails where something writes to a copy of a constant.
+        return torch.ops.aten.lift.default(super().get_attr(target, args, kwargs))
+
     def run_node(self, n: Any) -> Any:
         _noted[0] = place_of(n)
         try:
