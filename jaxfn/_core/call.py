@@ -613,17 +613,28 @@ def distinct(arrays: Arrays) -> list[Any]:
 # ---- derivatives
 
 
-def _run_rule(
-    rules: Rules, rule: Callable[..., list[Any]], layout: Layout, *arrays: Arrays
-) -> list[Any]:
-    """Run a rule; refuse a derivative by what it closes over, where it would be lost.
+def _is_elsewhere(rules: Rules) -> bool:
+    """Return whether the call was traced, and JAX runs its rules in another trace.
 
-    In the trace of the call, JAX differentiates the operations of the rule. A jit, a
+    In the trace of the call, JAX differentiates the operations of the rules. A jit, a
     loop or a branch around the call is differentiated in a trace of its own, where all
-    that a rule closes over is a constant.
+    that a rule closes over is a constant. (So is a checkpoint, which loses nothing; but
+    from inside it does not show whether a jit is around it.)
     """
+    trace = rules.called_in
+    return trace is not None and trace() is not internals.staging()
+
+
+def _run_rule(
+    rules: Rules,
+    rule: Callable[..., list[Any]],
+    layout: Layout,
+    *arrays: Arrays,
+    elsewhere: bool,
+) -> list[Any]:
+    """Run a rule; if `elsewhere`, refuse a derivative by what it closes over."""
     run = functools.partial(rule, layout, *arrays)
-    if (rules.called_in and rules.called_in()) is internals.staging():
+    if not elsewhere:
         return run()
     return run_closed(run, [x for xs in arrays for x in xs], name=rules.name)
 
@@ -636,9 +647,10 @@ def _push(
     They are J t, for the Jacobian J of the Function. If there is a backward, ct -> J^T
     ct, `linear` binds the two together as one map and its transpose.
     """
+    # Ask before `linear` traces the rule, in a trace of its own that loses nothing.
+    run = functools.partial(_run_rule, rules, elsewhere=_is_elsewhere(rules))
     if not rules.has_backward:
-        # JAX transposes its operations.
-        return _run_rule(rules, rules.jvp, layout, saved, tangents)
+        return run(rules.jvp, layout, saved, tangents)  # JAX transposes its operations
     differentiable = layout.differentiable
     pairs = zip(layout.out_types, differentiable, strict=True)
     types = [internals.tangent_type(t) for t, d in pairs if d]
@@ -658,8 +670,8 @@ def _push(
         if not rules.has_jvp:
             if not derive:
                 raise rules.no_jvp()
-            return _derived(rules, layout, saved, places, ts, types)
-        out_ts = _run_rule(rules, rules.jvp, layout, saved, spread(ts, has_tangent))
+            return _derived(rules, layout, saved, places, ts, types, run)
+        out_ts = run(rules.jvp, layout, saved, spread(ts, has_tangent))
         out_ts = [t for t, d in zip(out_ts, differentiable, strict=True) if d]
         return [
             internals.zeros(a) if t is None else t
@@ -678,13 +690,14 @@ def _derived(
     places: Sequence[int],
     tangents: Arrays,
     types: Sequence[Any],
+    run_rule: Callable[..., list[Any]],
 ) -> list[Any]:
     """Return the tangents of the outputs, by the transpose of backward."""
 
     def run(saved: Arrays) -> list[Any]:
         def backward(*cts: Any) -> list[Any]:
             whole = spread(cts, layout.differentiable)
-            in_cts = _run_rule(rules, rules.backward, layout, saved, whole)
+            in_cts = run_rule(rules.backward, layout, saved, whole)
             pairs = zip(places, tangents, strict=True)
             return [_like(t, in_cts[i]) for i, t in pairs]
 
@@ -751,14 +764,15 @@ def _pull(rules: Rules, layout: Layout, saved: Arrays, cts: Arrays) -> list[Any]
 
     The gradients of a `once_differentiable` backward raise if they are differentiated.
     """
+    run_rule = functools.partial(_run_rule, rules, elsewhere=_is_elsewhere(rules))
     if not rules.once:
-        return _run_rule(rules, rules.backward, layout, saved, cts)
+        return run_rule(rules.backward, layout, saved, cts)
     has_cotangent = [ct is not None for ct in cts]
     n = len(saved)
 
     def run(inputs: Arrays) -> list[Any]:
         cts = spread(inputs[n:], has_cotangent)
-        return _run_rule(rules, rules.backward, layout, inputs[:n], cts)
+        return run_rule(rules.backward, layout, inputs[:n], cts)
 
     return _once(rules, run, [*saved, *[ct for ct in cts if ct is not None]])
 
