@@ -294,8 +294,8 @@ class Recorder(experimental.TorchDispatchMode):
         else:
             is_known = (
                 node.op == "call_function"
-                and not (has_draws(node.target) or _is_empty(node))
                 and all(x in self._constant for x in node.all_input_nodes)
+                and not (has_draws(node.target) or _is_empty(node))
             )
         if is_known:
             self._constant[node] = None
