@@ -37,7 +37,7 @@ def least_precise(jaxpr: Any) -> list[Any]:
             for x in (param if isinstance(param, (tuple, list)) else [param])
             if hasattr(internals.open_jaxpr(x)[0], "eqns")
         ]
-        if [len(x) for x in inner] != [n]:
+        if [len(x) for x in inner] != [n] or eqn.primitive.name == "scan":
             inner = [[_least([d for x in inner for d in x])] * n]
         for x, own in zip(eqn.outvars, inner[0], strict=True):
             found[id(x)] = _least([*before, own, getattr(x.aval, "dtype", None)])

@@ -514,7 +514,6 @@ def define_primitive(
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
     transpose: Callable[..., Sequence[Any]],
     jaxpr_of: Callable[..., Any] | None = None,
-    out_types: Callable[..., Sequence[Any]] | None = None,
 ) -> Callable[..., list[Any]]:
     """Define a primitive with several results, and return the function that binds it.
 
@@ -529,8 +528,8 @@ def define_primitive(
             batched, the axis has a name, which `params` may use.
         transpose: `transpose(cts, args, **params) -> cts`; linear `args` are None.
         jaxpr_of: `jaxpr_of(args, **params) -> jaxpr, its arguments`: what `impl`
-            evaluates. Without it, `impl` returns some of its arguments.
-        out_types: `out_types(**params) -> types`, with `jaxpr_of`.
+            evaluates; then `params` hold `jaxpr` and the `out_types`. Without it,
+            `impl` returns some of its arguments.
     """
     prim = Primitive(name)
     prim.multiple_results = True
@@ -538,14 +537,14 @@ def define_primitive(
     # If JAX's next implementation finds a jaxpr among the parameters, it would ask the
     # primitive to lower it to an earlier form.
     prim.is_high = lambda *_, **__: False
-    if jaxpr_of is None or out_types is None:
+    if jaxpr_of is None:
         prim.def_abstract_eval(impl)
     else:
         # Without the effects, JAX would drop an equation with unused results, and would
         # give an ordered effect no token.
         prim.def_effectful_abstract_eval(
             lambda *_, **params: (
-                out_types(**params),
+                params["out_types"],
                 getattr(open_jaxpr(params["jaxpr"])[0], "effects", set()),
             )
         )

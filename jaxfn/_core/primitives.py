@@ -449,7 +449,6 @@ _bind_linear = internals.define_primitive(
     batch=_linear_batch,
     transpose=_linear_transpose,
     jaxpr_of=_jaxpr_of,
-    out_types=lambda *, out_types, **_: out_types,
 )
 
 

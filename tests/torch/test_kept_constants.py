@@ -396,6 +396,14 @@ def test_a_shape_that_depends_on_no_argument_is_known(run):
     np.testing.assert_allclose(got, want)
 
 
+def test_a_mask_that_has_changed():
+    mask = torch.tensor([True, False, True])
+    f, x = from_torch(lambda x: x[mask]), torch.tensor([1.0, 2.0, 4.0])
+    for _ in range(2):
+        np.testing.assert_allclose(f(jnp.asarray(x)), x[mask])
+        mask[0] = False
+
+
 def test_a_graph_that_has_changed():
     edges = torch.tensor([[0, 1, 2], [1, 1, 0]])
 

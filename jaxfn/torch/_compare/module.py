@@ -335,8 +335,7 @@ class _Rows:
         size = 1e-3 * max((largest(wide(x)) for x in expected), default=0.0)
         dtypes = functools.cache(dtypes)
         for i, (name, x, y) in enumerate(zip(names, got, expected, strict=True)):
-            dtype = lambda i=i: dtypes()[i]  # noqa: E731
-            run = functools.partial(self._one, name, x, y, size, dtype)
+            run = functools.partial(self._one, name, x, y, size, i, dtypes)
             yield result_of(name, rule, run)
 
     def _one(
@@ -345,7 +344,8 @@ class _Rows:
         got: Any,
         expected: np.ndarray,
         size: float,
-        dtype: Callable[[], Any],
+        i: int,
+        dtypes: Callable[[], Sequence[Any]],
     ) -> Outcome:
         expect_numbers([got], [expected])
         rtol, atol = self._options.rtol, self._options.atol
@@ -355,7 +355,7 @@ class _Rows:
         if outcome.ok or rtol is not None or not np.isfinite(outcome.error):
             return outcome
         # A softmax in float32 is no more precise in a module of double precision.
-        if self._has_changed or (least := dtype()) is None:
+        if self._has_changed or (least := dtypes()[i]) is None:
             return outcome
         tolerance = eps_of([np.zeros((), least)]) ** 0.5
         again = compare_arrays(*both, name, tolerance, size, atol)

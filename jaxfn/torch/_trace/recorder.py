@@ -53,8 +53,6 @@ class Recorder(experimental.TorchDispatchMode):
         self._nodes: dict[int, Any] = {}
         self._until: Any = None
         self._values: dict[Any, Any] = {}
-        self._constant: dict[Any, None] = {}
-        self._has_writes = False
         # An object that is gone would leave its number to another one.
         self._alive: list[Any] = []
         for i, x in enumerate(inputs):
@@ -98,7 +96,6 @@ class Recorder(experimental.TorchDispatchMode):
         )
         node.meta["stack_trace"] = experimental.place_noted()
         node.meta["default_dtype"] = torch.get_default_dtype()
-        self._has_writes |= experimental.writes(func)
         self._note(found, node)
         return found
 
@@ -155,18 +152,12 @@ class Recorder(experimental.TorchDispatchMode):
         return found
 
     def _known(self, values: Any) -> Any:
-        """Return the values with known tensors; None if one depends on an argument.
-
-        Empty tensors are not known: they may stand for cotangents.
-        """
+        """Return the values with known tensors; None if one depends on an argument."""
         leaves, spec = jax.tree.flatten(values)
         at = [self._arg(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         tensors = [x for x in at if isinstance(x, torch.fx.Node)]
-        nodes = self._constant
-        if self._has_writes:
-            found = self._constant_nodes(self._spoilt(_is_empty), _is_empty)
-            nodes = dict.fromkeys(found)
-        if not tensors or any(x not in nodes for x in tensors):
+        nodes = self._constant_nodes(self._spoilt(_has_no_value), _has_no_value)
+        if not tensors or not set(nodes).issuperset(tensors):
             return None
         self._compute(nodes, self._values)
         found = [self._values[x] if isinstance(x, torch.fx.Node) else x for x in at]
@@ -259,7 +250,6 @@ class Recorder(experimental.TorchDispatchMode):
     def _note(self, value: Any, node: Any) -> None:
         """Note which node has made a value."""
         node.meta["val"] = value
-        self._note_constant(node)
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = node
             self._alive.append(value)
@@ -282,32 +272,25 @@ class Recorder(experimental.TorchDispatchMode):
         self._constants.register_buffer(name, x)
         node = self._graph.get_attr(name)
         node.meta["val"] = x
-        self._note_constant(node)
         self._nodes[id(x)] = node
         self._alive.append(x)
         return node
 
-    def _note_constant(self, node: Any) -> None:
-        """Note an operation whose result depends on no argument, if nothing writes."""
-        if node.op == "get_attr":  # one without values is of another trace
-            is_known = not experimental.is_fake(node.meta["val"])
-        else:
-            is_known = (
-                node.op == "call_function"
-                and all(x in self._constant for x in node.all_input_nodes)
-                and not (has_draws(node.target) or _is_empty(node))
-            )
-        if is_known:
-            self._constant[node] = None
 
+def _has_no_value(node: Any) -> bool:
+    """Return whether a tensor is empty, or of another trace.
 
-def _is_empty(node: Any) -> bool:
-    return "empty" in str(node.target)
+    An empty tensor may stand for a cotangent.
+    """
+    of_another = node.op == "get_attr" and "is_made" not in node.meta
+    of_another = of_another and experimental.is_fake(node.meta["val"])
+    return of_another or "empty" in str(node.target)
 
 
 def _is_new(node: Any) -> bool:
     """Return whether a tensor was made in this run: torch copies it at once."""
-    is_copied = all(user.target is _LIFTED_COPY for user in node.users)
+    users = list(node.users)
+    is_copied = bool(users) and all(user.target is _LIFTED_COPY for user in users)
     return is_copied or "is_made" in node.meta
 
 
