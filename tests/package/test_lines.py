@@ -19,18 +19,18 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
     "_advice": 316,
-    "_core": 1_715,
+    "_core": 1_712,
     "_check": 1_950,
     "_explain": 665,
     "_gradcheck": 400,
     "_cli": 455,
     "_triton": 1_765,
-    "torch/_base torch/_ops torch/_trace torch/_function": 5_595,
+    "torch/_base torch/_ops torch/_trace torch/_function": 5_577,
     "torch/_compare torch/_translate": 4_255,
     "torch/_model": 825,
     "torch/_triton": 510,
 }
-CORE_LINES = 3_825
+CORE_LINES = 3_823
 
 # Most files.
 FILES = {"_core": 10, "torch": 85, "torch/_translate": 19}
