@@ -27,7 +27,9 @@ rows(
     {
         # In torch, elements that nobody wrote have any value. Choose 0.
         "aten.empty aten.empty_permuted aten.empty_strided aten.new_empty_strided "
-        "aten.zeros": lambda out, *_, **__: _filled(out, 0),
+        "aten.zeros aten._new_zeros_with_same_feature_meta": lambda out, *_, **__: (
+            _filled(out, 0)
+        ),
         "aten.ones": lambda out, *_, **__: _filled(out, 1),
         "aten.full": lambda out, _, value, **__: _filled(out, value),
         "aten.scalar_tensor": lambda out, value, **_: _filled(out, value),

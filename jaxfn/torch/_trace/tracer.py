@@ -323,6 +323,13 @@ _WORDS = {
         reason="it is traced without values.",
         way_out=f"Compute it with torch. Or: {OR_HOST}",
     ),
+    # torch mistakes the device of tensors without values here, 2.14 still does.
+    "FakeTensorDeviceMismatchError: .* meta and cpu": _Words(
+        operation="torch.func.jvp, jacfwd or hessian inside of torch.func.vmap",
+        reason="torch can't trace the gradient of forward mode over jacrev there.",
+        way_out="Write it over torch.func.grad or vjp: jacfwd(grad(f)) for hessian(f). "
+        f"Or: {OR_HOST}",
+    ),
     "A view was created in no_grad mode": _Words(
         operation="the derivative of a rule that writes",
         reason="a kernel that it launches, or a write in place, has no derivative: it "
