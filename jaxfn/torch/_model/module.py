@@ -207,15 +207,19 @@ class TorchModel:
 
     def _run(self, values: dict[str, Any], args: Any, kwargs: Any) -> Any:
         """Call a copy of the module on tensors."""
-        module = copy.deepcopy(self._module, {id(x): x for x in self._tensors})
+        memo = {id(x): x for x in self._tensors}
+        # A module may keep its parameters in a list or a dict of its own, too.
+        own = zip(self._dtypes, self._tensors, strict=False)  # the constants are last
+        memo |= {id(x): values[name] for name, x in own}
+        module = copy.deepcopy(self._module, memo)
         experimental.note_modules(module)
         tensors = dict(values)
         for name in self.params:
             if not tensors[name].requires_grad and is_inexact(tensors[name].dtype):
                 tensors[name].requires_grad_()
         before = {k: (x, experimental.writes_to(x)) for k, x in tensors.items()}
-        own = self._registered | {id(x) for x in values.values()}
-        state = Snapshot(module, own)
+        known = self._registered | {id(x) for x in values.values()}
+        state = Snapshot(module, known)
         with ModuleWatch() as watch:
             result = torch.func.functional_call(module, tensors, args, kwargs)
         written = [
@@ -231,8 +235,8 @@ class TorchModel:
         lost = [name for name in written if name not in self.buffers]
         if written and not lost and not self.mutable:
             raise self._writes(written, _BUFFERS + _EVAL * module.training)
-        own |= {id(x) for x in tensors.values()}
-        changed = state.changes(Snapshot(module, own))
+        known |= {id(x) for x in tensors.values()}
+        changed = state.changes(Snapshot(module, known))
         lost += self._read_again(changed, module, watch, tensors, args, kwargs)
         lost += [name for name, _ in module.named_buffers() if name not in self.buffers]
         if lost:

@@ -298,3 +298,12 @@ def embedding_bag_backward(
     rows = g[bag] if weights is None else g[bag] * weights[:, None]
     rows = jnp.where((at != padding_idx)[:, None], rows, 0)
     return empty.at[at].add(rows)
+
+
+@row("aten._embedding_bag_per_sample_weights_backward")
+def embedding_bag_weights_backward(
+    g: Any, w: Any, at: Any, offsets: Any, bag: Any, mode: int, padding_idx: int = -1
+) -> Any:
+    """Return the gradient of `embedding_bag` by the weights of the indices."""
+    found = (g[_bags(at, offsets, g.shape[0])] * w[at]).sum(-1)
+    return jnp.where(at != padding_idx, found, 0)
