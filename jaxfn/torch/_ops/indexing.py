@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -51,7 +52,10 @@ def index_put(
     if mask_at is not None:
         return _put_where(x, mask_at, indices[mask_at], values, accumulate)
     x, values = _number(x), _number(values.astype(x.dtype))
-    at = x.at[_all_of_none(indices)]
+    places = _all_of_none(indices)
+    n = jax.eval_shape(lambda x: x[places], x).ndim
+    values = values.reshape(values.shape[max(values.ndim - n, 0) :])  # without ones
+    at = x.at[places]
     return at.add(values) if accumulate else at.set(values)
 
 
