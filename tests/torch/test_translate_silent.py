@@ -12,6 +12,7 @@ from jaxfn.torch import translate
 from jaxfn.torch._translate.port import compared
 
 from . import lifelike, misleading_calls, misleading_writes
+from .texts import functions
 from .translated import kind_of
 
 G = torch.Generator()
@@ -73,23 +74,27 @@ Indexing IntMask Promote Roll Einsum Alpha MatrixSqrt Rotary RMSNorm HalfPlus Cu
 """
 
 
-def functions(*modules):
-    return [
-        cls
-        for module in modules
-        for cls in vars(module).values()
-        if inspect.isclass(cls)
-        and issubclass(cls, torch.autograd.Function)
-        and cls.__module__ == module.__name__
-    ]
+MISLEADING = {
+    name: f"{those.HELPERS}\n{text}\n"
+    for those in (misleading_calls, misleading_writes)
+    for name, text in functions(those.FUNCTIONS).items()
+}
+LIFELIKE = [
+    name
+    for name, cls in vars(lifelike).items()
+    if inspect.isclass(cls) and cls.__module__ == lifelike.__name__
+]
 
 
-def args_of(cls):
-    return ARGS.get(cls.__name__, lambda: [t(2, 3)])()
+@pytest.fixture
+def load(module):
+    """Give the class of a name, and arguments for it."""
 
+    def load(name):
+        made = module(MISLEADING[name]) if name in MISLEADING else lifelike
+        return getattr(made, name), ARGS.get(name, lambda: [t(2, 3)])()
 
-MISLEADING = functions(misleading_calls, misleading_writes)
-LIFELIKE = functions(lifelike)
+    return load
 
 
 def unused_imports(source):
@@ -100,21 +105,23 @@ def unused_imports(source):
     return bound - {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
 
-@pytest.mark.full(unless=lambda cls: cls.__name__ not in SLOW.split())
-@pytest.mark.parametrize("cls", [*MISLEADING, *LIFELIKE], ids=lambda c: c.__name__)
-def test_it_is_equal_or_marked(cls):
-    found = translate(cls, *args_of(cls))
+@pytest.mark.full(unless=lambda name: name not in SLOW.split())
+@pytest.mark.parametrize("name", [*MISLEADING, *LIFELIKE])
+def test_it_is_equal_or_marked(name, load):
+    cls, args = load(name)
+    found = translate(cls, *args)
     assert not unused_imports(found.source)
-    expected = "equal" if cls.__name__ in EQUAL.split() else "left"
+    expected = "equal" if name in EQUAL.split() else "left"
     assert kind_of(found) == expected, str(found)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("cls", MISLEADING, ids=lambda c: c.__name__)
-def test_without_arguments_it_is_right_or_marked(cls):
+@pytest.mark.parametrize("name", MISLEADING)
+def test_without_arguments_it_is_right_or_marked(name, load):
+    cls, args = load(name)
     found = translate(cls)
     if not found.left:
-        report = compared(found.source, cls, args_of(cls))
+        report = compared(found.source, cls, args)
         assert report.ok, str(report)
     else:
         assert all(left.reason for left in found.left)
