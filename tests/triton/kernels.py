@@ -3,15 +3,18 @@
 import itertools
 import linecache
 
+import jax
 import ml_dtypes
 import numpy as np
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from jaxfn._triton import Launch, Pointer, Variant
 from jaxfn._triton.interpreter import run
 
 SIZE = 64
+F32 = np.dtype("float32")
 FLOATS = ("float32", "bfloat16", "float16")
 SIGNED = ("int32", "int8", "int16", "int64")
 UNSIGNED = ("uint32", "uint8", "uint16", "uint64")
@@ -67,3 +70,18 @@ def values(name, seed=0, low=-4.0, high=4.0, size=SIZE):
     if of.kind == "b":
         return rng.random(size) < 0.5
     return rng.uniform(low, high, size).astype(of)
+
+
+def launched(kernel, /, *buffers, variants=({},), **arguments):
+    """A launch on arrays, each a buffer, with the constants of each variant."""
+    return Launch(
+        kernel,
+        arguments,
+        tuple(Variant(v, {}, (1, 1, 1)) for v in variants),
+        tuple(jax.ShapeDtypeStruct(b.shape, b.dtype) for b in buffers),
+        "here.py:1",
+    )
+
+
+def pointer(buffer, offset=0, dtype=F32):
+    return Pointer(buffer, offset, np.dtype(dtype))

@@ -6,65 +6,75 @@ import pytest
 import triton
 import triton.language as tl
 
-from jaxfn._triton import Launch, Loaded, Pointer, Variant
+from jaxfn._triton import Loaded
 from jaxfn._triton.effects import _Walk
 from jaxfn._triton.program import read
+from tests.triton.kernels import F32, launched, pointer
 
-F32 = np.dtype("float32")
 HAS_BLOCK_POINTERS = pytest.mark.skipif(
     triton.__version__.split(".") >= ["3", "9"], reason="Triton 3.9 removed them"
 )
 
 
-def launch(kernel, pointers="xyz", *, variants=({},), dtype=F32, **arguments):
-    """A launch with a buffer of 64 elements for each letter."""
-    names = [p for p in pointers if p in kernel.arg_names]
-    return Launch(
-        kernel,
-        {p: Pointer(i, 0, np.dtype(dtype)) for i, p in enumerate(names)} | arguments,
-        tuple(Variant(v, {}, (1, 1, 1)) for v in variants),
-        tuple(jax.ShapeDtypeStruct((64,), dtype) for _ in names),
-        "here.py:1",
-    )
+def launch(kernel, *, variants=({},), dtype=F32, **arguments):
+    """A launch with a buffer of 64 elements for each letter among the parameters."""
+    names = [p for p in "xyz" if p in kernel.arg_names]
+    buffers = [jax.ShapeDtypeStruct((64,), dtype)] * len(names)
+    pointers = {p: pointer(i, 0, dtype) for i, p in enumerate(names)}
+    return launched(kernel, *buffers, variants=variants, **pointers, **arguments)
 
 
-def effects(kernel, pointers="xyz", **arguments):
+def effects(kernel, **arguments):
     """The letters of the parameters that are read, and those that are written."""
-    made = launch(kernel, pointers, **arguments)
+    made = launch(kernel, **arguments)
     return tuple(
         "".join(p for i in numbers for p in made.parameters_of(i))
         for numbers in (made.reads, made.writes)
     )
 
 
-@triton.jit
+KNOWN = []
+
+
+def known(reads, writes, *marks):
+    """A kernel that reads what these letters point to, and writes to those."""
+
+    def put(fn):
+        kernel = triton.jit(fn)
+        KNOWN.append(pytest.param(kernel, reads, writes, id=fn.__name__, marks=marks))
+        return kernel
+
+    return put
+
+
+@known("x", "y")
 def copied(x, y, n):
     i = tl.arange(0, 8)
     tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
 
 
-@triton.jit
+@known("xy", "x")
 def updated(x, y):
     tl.store(x, tl.load(x) + tl.load(y))
 
 
-@triton.jit
+@known("xy", "y")
 def added(x, y):
     tl.atomic_add(y + tl.arange(0, 8), tl.load(x + tl.arange(0, 8)))
 
 
-@triton.jit
+@known("y", "xy")
 def swapped(x, y):
     tl.store(x, tl.atomic_cas(y, 0.0, 1.0))
 
 
-@triton.jit
+@known("xy", "z")
 def gathered(x, y, z):
     i = tl.load(y + tl.arange(0, 8)).to(tl.int32)
     tl.store(z + i, tl.load(x + i))
 
 
-@triton.jit
+@known("x", "y")
 def walked(x, y, n):
     for _ in range(n + tl.program_id(0)):
         tl.store(y, tl.load(x))
@@ -72,21 +82,21 @@ def walked(x, y, n):
         y += 1
 
 
-@triton.jit
+@known("", "xy")
 def exchanged(x, y, n):
     for _ in range(n + tl.program_id(0)):
         tl.store(x, 1.0)
         x, y = y, x
 
 
-@triton.jit
+@known("", "xy")
 def after_loop(x, y, n):
     for _ in range(n + tl.program_id(0)):
         y = x
     tl.store(y, 1.0)
 
 
-@triton.jit
+@known("y", "x")
 def while_loop(x, y, n):
     i = n + tl.program_id(0)
     while i > 0:
@@ -95,7 +105,7 @@ def while_loop(x, y, n):
     tl.store(x, tl.load(y))
 
 
-@triton.jit
+@known("", "xy")
 def while_exchanged(x, y, n):
     i = n + tl.program_id(0)
     while i > 0:
@@ -104,7 +114,7 @@ def while_exchanged(x, y, n):
         i -= 1
 
 
-@triton.jit
+@known("", "xy")
 def after_while(x, y, n):
     i = n + tl.program_id(0)
     p = x
@@ -114,7 +124,7 @@ def after_while(x, y, n):
     tl.store(p, 1.0)
 
 
-@triton.jit
+@known("z", "xy")
 def chosen(x, y, z, n):
     if n + tl.program_id(0) > 3:
         p = x
@@ -123,12 +133,12 @@ def chosen(x, y, z, n):
     tl.store(p, tl.load(z))
 
 
-@triton.jit
+@known("z", "xy")
 def selected(x, y, z, n):
     tl.store(tl.where(n + tl.program_id(0) > 3, x, y), tl.load(z))
 
 
-@triton.jit
+@known("z", "xy")
 def left_early(x, y, z, n):
     if n + tl.program_id(0) > 3:
         tl.store(x, 1.0)
@@ -136,7 +146,7 @@ def left_early(x, y, z, n):
     tl.store(y, tl.load(z))
 
 
-@triton.jit
+@known("z", "xy")
 def left_later(x, y, z, n):
     p = x
     if n + tl.program_id(0) > 3:
@@ -163,26 +173,26 @@ def moved(p, q, n):
     return p + 1, q
 
 
-@triton.jit
+@known("yz", "x")
 def through_helper(x, y, z):
     inner(x, y)
     inner(x, z)
 
 
-@triton.jit
+@known("yz", "x")
 def through_function(x, y, z):
     inner_called(x, y)
     inner_called(x, z)
 
 
-@triton.jit
+@known("yz", "xy")
 def returned(x, y, z, n):
     p, q = moved(x, y, n)
     tl.store(p, tl.load(q) + tl.load(z))
 
 
 # Triton 3.9 has no block pointers any more.
-@triton.jit
+@known("x", "y", HAS_BLOCK_POINTERS)
 def block_pointer(x, y):
     p = tl.make_block_ptr(x, (8, 8), (8, 1), (0, 0), (4, 4), (1, 0))
     q = tl.make_block_ptr(y, (8, 8), (8, 1), (0, 0), (4, 4), (1, 0))
@@ -192,14 +202,14 @@ def block_pointer(x, y):
         q = tl.advance(q, (4, 0))
 
 
-@triton.jit
+@known("x", "y")
 def descriptor(x, y):
     p = tl.make_tensor_descriptor(x, (8, 8), (8, 1), (4, 8))
     q = tl.make_tensor_descriptor(y, (8, 8), (8, 1), (4, 8))
     q.store([0, 0], p.load([0, 0]))
 
 
-@triton.jit
+@known("x", "y")
 def grid_of_pointers(x, y):
     i = tl.arange(0, 4)
     p = y + i[:, None] * 4 + i[None, :]
@@ -207,65 +217,33 @@ def grid_of_pointers(x, y):
     tl.store(tl.broadcast_to(p, (4, 4)), tl.load(q))
 
 
-@triton.jit
+@known("x", "y")
 def cast(x, y):
     p = y.to(tl.pointer_type(tl.int32))
     tl.store(p + tl.arange(0, 8), tl.load(x + tl.arange(0, 8)).to(tl.int32))
 
 
-@triton.jit
+@known("x", "y")
 def sums(x, y):
     total = tl.sum(tl.load(x + tl.arange(0, 8)))
     running = tl.cumsum(tl.load(x + tl.arange(0, 8)))
     tl.store(y, total + tl.max(running))
 
 
-@triton.jit
+@known("", "")
 def nothing(x, y):
     i = tl.program_id(0)
     tl.device_assert(i < 5)
 
 
-@triton.jit
+@known("", "y")
 def only_written(x, y):
     tl.store(y, 1.0)
 
 
-KNOWN = [
-    (copied, {"n": 5}, "x", "y"),
-    (updated, {}, "xy", "x"),
-    (added, {}, "xy", "y"),
-    (swapped, {}, "y", "xy"),
-    (gathered, {}, "xy", "z"),
-    (walked, {"n": 5}, "x", "y"),
-    (exchanged, {"n": 5}, "", "xy"),
-    (after_loop, {"n": 5}, "", "xy"),
-    (while_loop, {"n": 5}, "y", "x"),
-    (while_exchanged, {"n": 5}, "", "xy"),
-    (after_while, {"n": 5}, "", "xy"),
-    (chosen, {"n": 5}, "z", "xy"),
-    (selected, {"n": 5}, "z", "xy"),
-    (left_early, {"n": 5}, "z", "xy"),
-    (left_later, {"n": 5}, "z", "xy"),
-    (through_helper, {}, "yz", "x"),
-    (through_function, {}, "yz", "x"),
-    (returned, {"n": 5}, "yz", "xy"),
-    pytest.param(block_pointer, {}, "x", "y", marks=HAS_BLOCK_POINTERS),
-    (descriptor, {}, "x", "y"),
-    (grid_of_pointers, {}, "x", "y"),
-    (cast, {}, "x", "y"),
-    (sums, {}, "x", "y"),
-    (nothing, {}, "", ""),
-    (only_written, {}, "", "y"),
-]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "arguments", "reads", "writes"),
-    KNOWN,
-    ids=lambda x: getattr(x, "__name__", ""),
-)
-def test_a_pointer_is_followed(kernel, arguments, reads, writes):
+@pytest.mark.parametrize(("kernel", "reads", "writes"), KNOWN)
+def test_a_pointer_is_followed(kernel, reads, writes):
+    arguments = {"n": 5} if "n" in kernel.arg_names else {}
     assert effects(kernel, **arguments) == (reads, writes)
 
 
@@ -340,30 +318,17 @@ def test_code_that_can_not_be_read_counts_as_all(monkeypatch):
 
 
 def test_two_parameters_in_one_buffer():
-    made = Launch(
-        copied,
-        {"x": Pointer(0, 0, F32), "y": Pointer(0, 8, F32), "n": 5},
-        (Variant({}, {}, (1, 1, 1)),),
-        (jax.ShapeDtypeStruct((64,), F32),),
-        "here.py:1",
-    )
+    buffer = jax.ShapeDtypeStruct((64,), F32)
+    made = launched(copied, buffer, x=pointer(0), y=pointer(0, 8), n=5)
     assert (made.reads, made.writes) == ((0,), (0,))
     assert made.parameters_of(0) == ("x", "y")
     assert made.parameter_of(0) == "`x` and `y`"
 
 
 def test_a_number_that_is_loaded_is_read():
-    made = Launch(
-        copied,
-        {"x": Pointer(0, 0, F32), "y": Pointer(1, 0, F32), "n": Loaded(2)},
-        (Variant({}, {}, (1, 1, 1)),),
-        (
-            jax.ShapeDtypeStruct((64,), F32),
-            jax.ShapeDtypeStruct((64,), F32),
-            jax.ShapeDtypeStruct((1,), np.dtype("int32")),
-        ),
-        "here.py:1",
-    )
+    buffers = [jax.ShapeDtypeStruct((64,), F32)] * 2
+    number = jax.ShapeDtypeStruct((1,), np.dtype("int32"))
+    made = launched(copied, *buffers, number, x=pointer(0), y=pointer(1), n=Loaded(2))
     assert (made.reads, made.writes) == ((0, 2), (1,))
 
 

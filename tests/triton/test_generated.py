@@ -1,5 +1,6 @@
 """The kernel of a launch: its text, and what the user's kernel gets by it."""
 
+import dataclasses
 import inspect
 import math
 
@@ -11,42 +12,18 @@ import pytest
 import triton
 import triton.language as tl
 
-from jaxfn._triton import (
-    KernelError,
-    Launch,
-    Loaded,
-    Pointer,
-    Variant,
-    call,
-    experimental,
-)
-
-F32 = np.dtype("float32")
-
-
-def launch(kernel, /, *buffers, variants=({},), place="here.py:1", **arguments):
-    """A launch on arrays, each a buffer."""
-    return Launch(
-        kernel,
-        arguments,
-        tuple(Variant(v, {}, (1, 1, 1)) for v in variants),
-        tuple(jax.ShapeDtypeStruct(b.shape, b.dtype) for b in buffers),
-        place,
-    )
-
-
-def pointer(buffer, offset=0, dtype=F32):
-    return Pointer(buffer, offset, np.dtype(dtype))
+from jaxfn._triton import KernelError, Loaded, Variant, call, experimental
+from tests.triton.kernels import launched, pointer
 
 
 def result(kernel, /, *buffers, **arguments):
     """The only buffer that a launch writes to, afterwards."""
-    (found,) = call.launch(launch(kernel, *buffers, **arguments), buffers)
+    (found,) = call.launch(launched(kernel, *buffers, **arguments), buffers)
     return np.asarray(found)
 
 
 def text(kernel, /, *buffers, **arguments):
-    return inspect.getsource(launch(kernel, *buffers, **arguments).generated.fn)
+    return inspect.getsource(launched(kernel, *buffers, **arguments).generated.fn)
 
 
 @triton.jit
@@ -109,8 +86,9 @@ def test_variants_with_equal_constants_are_one_case():
         Variant({}, {"num_warps": n}, grid)
         for n, grid in ((1, (1, 1, 1)), (2, (1, 1, 1)), (4, (2, 1, 1)))
     )
-    types = (jax.ShapeDtypeStruct(x.shape, x.dtype),)
-    made = Launch(stored, {"y": pointer(0), "n": 3}, variants, types, "here.py:1")
+    made = dataclasses.replace(
+        launched(stored, x, y=pointer(0), n=3), variants=variants
+    )
     assert [made.constants(v)["CASE"] for v in variants] == [0, 0, 1]
     assert made.usable == variants
 
@@ -118,7 +96,7 @@ def test_variants_with_equal_constants_are_one_case():
 def test_the_same_launch_is_the_same_kernel():
     x = jnp.zeros(4)
     one, two, other = (
-        launch(stored, x, y=pointer(0, k), n=3).generated for k in (1, 1, 2)
+        launched(stored, x, y=pointer(0, k), n=3).generated for k in (1, 1, 2)
     )
     assert one is two
     assert one is not other
@@ -126,7 +104,7 @@ def test_the_same_launch_is_the_same_kernel():
 
 def test_the_text_with_outputs():
     x = jnp.zeros(4)
-    made = launch(stored, x, x, y=pointer(1), n=3)
+    made = launched(stored, x, x, y=pointer(1), n=3)
     assert "def launch_stored(b0, b1, o1):" in made.generated_with_outputs.src
 
 
@@ -204,7 +182,7 @@ def test_an_annotated_number():
 def test_numbers_are_constants_to_the_compiler():
     y = jnp.zeros(1)
     module = experimental.ttir(
-        launch(stored, y, y=pointer(0), n=48).generated, {"b0": "*fp32"}, {}, {}
+        launched(stored, y, y=pointer(0), n=48).generated, {"b0": "*fp32"}, {}, {}
     )
     assert "arith.constant 4.8" in str(module)
     assert "tensor<" not in str(module)

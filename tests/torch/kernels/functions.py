@@ -19,6 +19,14 @@ def scaled(x, by, out=None):
     return out
 
 
+class StraightThrough(Function):
+    """Of the Functions whose gradient nothing is asked of."""
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
 class Scale(Function):
     """3 x. The factor of backward is wrong on purpose."""
 
@@ -39,7 +47,7 @@ class ScaleWithJvp(Scale):
         return scaled(t, 7.0)
 
 
-class ScaleSeparately(Function):
+class ScaleSeparately(Scale):
     """The same in the separate style, with a vmap rule that has a factor of its own."""
 
     @staticmethod
@@ -49,10 +57,6 @@ class ScaleSeparately(Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         pass
-
-    @staticmethod
-    def backward(ctx, g):
-        return scaled(g, 5.0)
 
     @staticmethod
     def vmap(info, in_dims, x):
@@ -228,7 +232,7 @@ class Number(Function):
         return scaled(g, ctx.by), None
 
 
-class Wrapped(Function):
+class Wrapped(Scale):
     """Launched by torch.library.wrap_triton."""
 
     @staticmethod
@@ -237,10 +241,6 @@ class Wrapped(Function):
         kernel = torch.library.wrap_triton(scale_kernel)
         kernel[(1,)](x, out, x.numel(), 3.0, BLOCK=32)
         return out
-
-    @staticmethod
-    def backward(ctx, g):
-        return scaled(g, 5.0)
 
 
 @torch.library.triton_op("jaxfn_test::thrice", mutates_args=())
@@ -269,16 +269,12 @@ def _(x):
     return 11 * x
 
 
-class ByTritonOp(Function):
+class ByTritonOp(Scale):
     """Launched by an operation of torch.library.triton_op, whose Python jaxfn runs."""
 
     @staticmethod
     def forward(ctx, x):
         return thrice(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return scaled(g, 5.0)
 
 
 class ByDifferentiableOp(ByTritonOp):
@@ -297,17 +293,13 @@ class ByOpWithKernel(ByTritonOp):
         return otherwise(x)
 
 
-class NeedsValues(Function):
+class NeedsValues(Scale):
     """Asks for a value, which a trace does not have, and launches."""
 
     @staticmethod
     def forward(ctx, x):
         by = float(x.max().item())
         return scaled(x, by) if by > 1 else x
-
-    @staticmethod
-    def backward(ctx, g):
-        return scaled(g, 5.0)
 
 
 @triton.jit
@@ -318,7 +310,7 @@ def pick_kernel(x, index, keep, y, n, BLOCK: tl.constexpr):
     tl.store(y + i, tl.where(kept, tl.load(x + j, mask=i < n), 0.0), mask=i < n)
 
 
-class Pick(Function):
+class Pick(Scale):
     """A kernel takes an int64 tensor and one of bool, which Triton reads as int8."""
 
     @staticmethod
@@ -327,10 +319,6 @@ class Pick(Function):
         y = torch.empty_like(x)
         pick_kernel[(1,)](x, index, x > 4, y, x.numel(), BLOCK=16)
         return y
-
-    @staticmethod
-    def backward(ctx, g):
-        return scaled(g, 5.0)
 
 
 class OnGpuAlone(Function):
@@ -425,7 +413,7 @@ class SavedTogether(Function):
         return g * x
 
 
-class NumberOfConstant(Function):
+class NumberOfConstant(StraightThrough):
     """A kernel writes to a constant, by another name; then its number is asked for."""
 
     @staticmethod
@@ -434,12 +422,8 @@ class NumberOfConstant(Function):
         scale_kernel[(1,)](x, c, 2, 3.0, BLOCK=2)
         return x * c[1].item()
 
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
-
-class AllConstant(Function):
+class AllConstant(StraightThrough):
     """A launch on constants of the rule alone."""
 
     @staticmethod
@@ -447,10 +431,6 @@ class AllConstant(Function):
         c = torch.tensor([1.0, 2.0])
         add_kernel[(1,)](c, 2, 3.0, BLOCK=2)
         return x * c[1].item() + c[0]
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class SavedNumber(Function):
@@ -468,16 +448,12 @@ class SavedNumber(Function):
         return out, None
 
 
-class MinusZero(Function):
+class MinusZero(StraightThrough):
     """A number that is -0.0."""
 
     @staticmethod
     def forward(ctx, x):
         return scaled(torch.ones_like(x), -0.0)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class SavesViewsBesideVmap(ScaleSeparately):

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch.autograd import Function
 
-from tests.torch.kernels.functions import scale_kernel, scaled
+from tests.torch.kernels.functions import StraightThrough, scale_kernel, scaled
 
 CASES = {}
 
@@ -256,16 +256,12 @@ def global_kernel(x, y, BLOCK: tl.constexpr):
     tl.store(y + i, FACTOR * tl.load(x + i))
 
 
-class ReadsGlobal(Function):
+class ReadsGlobal(StraightThrough):
     @staticmethod
     def forward(ctx, x):
         out = torch.empty_like(x)
         global_kernel[(1,)](x, out, BLOCK=8)
         return out
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 @triton.jit

@@ -13,18 +13,7 @@ from torch.autograd import Function
 
 import jaxfn.torch as jt
 from jaxfn.torch._triton import operation
-
-
-@triton.jit
-def scaled_kernel(x, y, n, by, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + i, tl.load(x + i, mask=i < n) * by, mask=i < n)
-
-
-def scaled(x, by):
-    out = torch.empty_like(x)
-    scaled_kernel[(triton.cdiv(x.numel(), 8),)](x, out, x.numel(), by, BLOCK=8)
-    return out
+from tests.torch.kernels.functions import StraightThrough, scale_kernel, scaled
 
 
 @torch.compile(backend="eager")
@@ -45,17 +34,13 @@ class Compiled(Function):
         return gelu_grad(g, *ctx.saved_tensors)
 
 
-class CompiledAlone(Function):
+class CompiledAlone(Compiled):
     """The same without a kernel."""
 
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
         return 2 * x
-
-    @staticmethod
-    def backward(ctx, g):
-        return gelu_grad(g, *ctx.saved_tensors)
 
 
 @pytest.mark.parametrize("cls", [Compiled, CompiledAlone])
@@ -73,7 +58,7 @@ class Rows(Function):
         *batch, n = x.shape
         rows = int(torch.prod(torch.tensor(batch)))
         out = torch.empty_like(x)
-        scaled_kernel[(rows * n // 8,)](x, out, x.numel(), 2.0, BLOCK=8)
+        scale_kernel[(rows * n // 8,)](x, out, x.numel(), 2.0, BLOCK=8)
         return out
 
     @staticmethod
@@ -210,7 +195,7 @@ def test_a_configuration_that_is_asked_for_is_the_one_that_runs(
     assert "best_config" not in vars(type(partial_kernel))
 
 
-class NeedsGpu(Function):
+class NeedsGpu(StraightThrough):
     """x over the number of its entries that are not zero, on a GPU alone."""
 
     @staticmethod
@@ -221,10 +206,6 @@ class NeedsGpu(Function):
         if not x.is_cuda:
             raise RuntimeError("needs a GPU")
         return scaled(x, 1.0) / n
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class BackwardNeedsGpu(Function):

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch.autograd import Function
 
+from tests.torch.kernels.functions import StraightThrough
+
 HOOKS = []
 
 
@@ -33,7 +35,7 @@ def grid(meta):
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-class Hooked(Function):
+class Hooked(StraightThrough):
     """x, added to an output that a hook has cleared."""
 
     @staticmethod
@@ -42,10 +44,6 @@ class Hooked(Function):
         added_kernel[grid](x, out, len(x))
         assert added_kernel.best_config.kwargs["BLOCK"] == 8
         return out
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 @triton.autotune(
@@ -158,7 +156,7 @@ def named_kernel(x, y, n, num_warps, BLOCK: tl.constexpr, num_stages: tl.constex
     tl.store(y + i, v, mask=i < n)
 
 
-class NamedAsOptions(Function):
+class NamedAsOptions(StraightThrough):
     """A kernel whose parameters have names of launch options."""
 
     @staticmethod
@@ -166,10 +164,6 @@ class NamedAsOptions(Function):
         out = torch.empty_like(x)
         named_kernel[(1,)](x, out, len(x), num_warps=4, BLOCK=16, num_stages=2)
         return out
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 def cleared_if_split(args):
@@ -198,7 +192,7 @@ def split_kernel(x, y, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr):
         tl.store(y + i, v, mask=i < n)
 
 
-class FirstFails(Function):
+class FirstFails(StraightThrough):
     """x; the first configuration does not compile, and the hook depends on which."""
 
     @staticmethod
@@ -206,7 +200,3 @@ class FirstFails(Function):
         out = torch.full_like(x, 9.0)
         split_kernel[(1,)](x, out, len(x))
         return out
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
