@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
-from jax import lax
 
 import jaxfn
+from tests.gpu import programs
 from tests.gpu.comparison import expect_engine
-from tests.gpu.parts import Check, Figure, error, expect
+from tests.gpu.parts import Check, Figure
 
 BLOCK = 128
-MOST = 5e-6
 
 
 @triton.jit
@@ -70,44 +68,12 @@ def _formula(x: Any) -> Any:
     return x * jnp.exp(-x * x)
 
 
-def _loss(f: Any) -> Any:
-    return lambda x: (f(x) ** 2).sum()
-
-
-def _scan(f: Any) -> Any:
-    return lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=3)[0]
-
-
-def _jvp(f: Any) -> Any:
-    return lambda x: jax.jvp(f, (x,), (jnp.cos(x),))
-
-
-CASES: dict[str, Callable[[Any], Any]] = {
-    "value": lambda f: f,
-    "jit": jax.jit,
-    "jit grad": lambda f: jax.jit(jax.grad(_loss(f))),
-    "jit jvp": lambda f: jax.jit(_jvp(f)),
-    "vmap": jax.vmap,
-    "vmap grad": lambda f: jax.jit(jax.vmap(jax.grad(_loss(f)))),
-    "grad vmap": lambda f: jax.jit(jax.grad(_loss(jax.vmap(f)))),
-    "grad scan": lambda f: jax.jit(jax.grad(_loss(_scan(f)))),
-    "jvp scan vmap": lambda f: jax.jit(_jvp(_scan(jax.vmap(f)))),
-    "grad checkpoint": lambda f: jax.jit(jax.grad(_loss(jax.checkpoint(f)))),
-}
-
-
 def checks(small: bool) -> dict[str, Check]:
     shape = (3, 50) if small else (16, 5000)
-    return {
-        name: functools.partial(_check, case, shape) for name, case in CASES.items()
-    }
+    found = programs.checks(Bump.apply, _formula, 1, shape)
+    return {name: functools.partial(_check, check) for name, check in found.items()}
 
 
-def _check(case: Callable[[Any], Any], shape: tuple[int, int]) -> Figure:
+def _check(check: Check) -> Figure:
     expect_engine()
-    x = jax.random.normal(jax.random.key(0), shape)
-    got = jax.tree.leaves(case(Bump.apply)(x))
-    expected = jax.tree.leaves(case(_formula)(x))
-    found = max(error(a, b) for a, b in zip(got, expected, strict=True))
-    expect("beside plain JAX", found, MOST)
-    return Figure(f"error {found:.1e}", {"error": found})
+    return check()

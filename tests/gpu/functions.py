@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,14 +10,24 @@ from torch.nn import functional
 from tests.gpu import comparison, kernels
 from tests.gpu.comparison import Case
 from tests.gpu.parts import Check
+from tests.torch.kernels import packages
 
 
 def checks(small: bool) -> dict[str, Check]:
     return comparison.checks(CASES, small)
 
 
-def _from(module: str, name: str) -> Callable[[], Any]:
-    return lambda: getattr(importlib.import_module(module), name)
+PUBLISHED = {case.name: case for case in packages.CASES}
+
+
+def _published(
+    title: str, name: str, make: Any, formula: Any = None, **options: Any
+) -> Case:
+    """A case of the tests of `from_torch`, with sizes for a GPU."""
+    case = PUBLISHED[name]
+    needs = FLA if name.startswith("fla") else LIGER
+    formula = formula or case.formula
+    return Case(title, case.load, make, formula, needs=needs, **options)
 
 
 def _sized(*shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
@@ -29,10 +37,6 @@ def _sized(*shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
 
 def _with(make: Any, *others: Any) -> Any:
     return lambda small: [*make(small), *others]
-
-
-def _unit(x: Any, eps: float) -> Any:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
 def _labels(small: bool) -> list[Any]:
@@ -63,13 +67,6 @@ LIGER, FLA = ("liger_kernel",), ("fla", "einops")
 ROUNDED, SUMMED = 2e-2, 3e-5
 
 
-def _norm(x: Any, w: Any, eps: float, *_: Any) -> Any:
-    return _unit(x, eps) * w
-
-
-# ---- recurrences of flash-linear-attention, step by step
-
-
 def _queries(small: bool) -> list[Any]:
     batch, steps, heads, width = (1, 6, 1, 16) if small else (2, 100, 4, 32)
     q, k, v = (0.5 * torch.randn(batch, steps, heads, width) for _ in range(3))
@@ -78,31 +75,12 @@ def _queries(small: bool) -> list[Any]:
     return [q, k, v, decay, None, None, None, 0.25, state, True]
 
 
-def _attended(q: Any, k: Any, v: Any, decay: Any, *rest: Any) -> Any:
-    scale, state = rest[3], rest[4]
-    out = []
-    for i in range(q.shape[1]):
-        state = state * decay[:, i].exp()[..., None, None]
-        state = state + k[:, i, :, :, None] * v[:, i, :, None, :]
-        out.append(scale * torch.einsum("bhk,bhkv->bhv", q[:, i], state))
-    return torch.stack(out, 1), state
-
-
 def _gates(small: bool) -> list[Any]:
     batch, steps, width = (1, 5, 16) if small else (2, 100, 64)
     x, gate = torch.randn(2, batch, steps, width)
     return [x, functional.logsigmoid(gate), torch.randn(batch, width), True]
 
 
-def _recurrent(x: Any, gate: Any, state: Any, _: bool) -> Any:
-    out = []
-    for i in range(x.shape[1]):
-        state = gate[:, i].exp() * state + x[:, i]
-        out.append(state)
-    return torch.stack(out, 1), state
-
-
-OPS = "liger_kernel.ops"
 CASES = [
     Case(
         "Gated",
@@ -152,78 +130,63 @@ CASES = [
         lambda x: x.cumsum(-1),
         batch=True,
     ),
-    Case(
+    _published(
         "Liger: RMSNorm",
-        _from(f"{OPS}.rms_norm", "LigerRMSNormFunction"),
+        "LigerRMSNormFunction llama",
         NORM,
-        _norm,
-        (0, 1),
+        differentiate=(0, 1),
         most_torch=SUMMED,
-        needs=LIGER,
         batch=True,
     ),
-    Case(
+    _published(
         "Liger: RMSNorm, bfloat16",
-        _from(f"{OPS}.rms_norm", "LigerRMSNormFunction"),
+        "LigerRMSNormFunction llama",
         _half(NORM),
-        _norm,
-        (0, 1),
+        differentiate=(0, 1),
         most=ROUNDED,
         most_torch=ROUNDED,
-        needs=LIGER,
     ),
-    Case(
+    _published(
         "Liger: LayerNorm",
-        _from(f"{OPS}.layer_norm", "LigerLayerNormFunction"),
+        "LigerLayerNormFunction",
         _with(_sized(WIDE, ((20,), (1000,)), ((20,), (1000,))), 1e-5),
-        lambda x, w, b, eps: functional.layer_norm(x, x.shape[-1:], w, b, eps),
-        (0, 1, 2),
+        differentiate=(0, 1, 2),
         most_torch=SUMMED,
-        needs=LIGER,
     ),
-    Case(
+    _published(
         "Liger: GELUMul",
-        _from(f"{OPS}.geglu", "LigerGELUMulFunction"),
+        "LigerGELUMulFunction",
         _sized(WIDE, WIDE),
-        lambda a, b: functional.gelu(a, approximate="tanh") * b,
-        (0, 1),
+        differentiate=(0, 1),
         most=SUMMED,
-        needs=LIGER,
     ),
-    Case(
+    _published(
         "Liger: CrossEntropy",
-        _from(f"{OPS}.cross_entropy", "LigerCrossEntropyFunction"),
+        "LigerCrossEntropyFunction",
         _labels,
         lambda x, y, *_: functional.cross_entropy(x, y, label_smoothing=0.1),
         most=SUMMED,
         most_torch=SUMMED,
-        needs=LIGER,
     ),
-    Case(
+    _published(
         "fla: L2Norm",
-        _from("fla.modules.norm.l2norm", "L2NormFunction"),
+        "fla L2NormFunction",
         _with(_sized(((2, 2, 520), (4, 100, 1000))), 1e-6, None),
-        lambda x, eps, _: x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps),
-        needs=FLA,
     ),
-    Case(
+    _published(
         "fla: FusedRecurrent",
-        _from("fla.ops.common.fused_recurrent", "FusedRecurrentFunction"),
+        "fla FusedRecurrentFunction",
         _queries,
-        _attended,
-        (0, 1, 2, 3, 8),
+        differentiate=(0, 1, 2, 3, 8),
         most=1e-4,
         most_torch=SUMMED,
-        needs=FLA,
     ),
-    Case(
+    _published(
         "fla: FusedRecurrentHGRN",
-        _from("fla.ops.hgrn.fused_recurrent", "FusedRecurrentHGRNFunction"),
+        "fla FusedRecurrentHGRNFunction",
         _gates,
-        _recurrent,
-        (0, 1, 2),
+        differentiate=(0, 1, 2),
         most=SUMMED,
         most_torch=SUMMED,
-        needs=FLA,
     ),
 ]

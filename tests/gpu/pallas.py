@@ -12,17 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 from jax.experimental import pallas as pl
 
 import jaxfn
-from tests.gpu.parts import Check, Figure, error, expect
+from tests.gpu import programs
+from tests.gpu.parts import Check, Figure
 
 BLOCK = 256
-MOST = 5e-6
-"""The greatest error: tanh of a GPU is not that of NumPy."""
-
 STARTED: list[int] = []
 """The number of blocks of each launch that was traced."""
 
@@ -104,63 +100,26 @@ def _reference(a: Any, b: Any) -> Any:
     return jnp.tanh(a) * b
 
 
-def _loss(f: Any) -> Any:
-    return lambda a, b: (f(a, b) ** 2).sum()
-
-
-def _in_scan(f: Any) -> Any:
-    return lambda a, b: lax.scan(lambda x, _: (f(x, b), None), a, None, length=3)[0]
-
-
-def _jvp(f: Any) -> Any:
-    return lambda a, b: jax.jvp(f, (a, b), (jnp.cos(a), jnp.sin(b)))
-
-
-CASES: dict[str, Callable[[Any], Any]] = {
-    "value": lambda f: f,
-    "jit": jax.jit,
-    "grad": lambda f: jax.grad(_loss(f), (0, 1)),
-    "jit grad": lambda f: jax.jit(jax.grad(_loss(f), (0, 1))),
-    "grad scan": lambda f: jax.jit(jax.grad(_loss(_in_scan(f)), (0, 1))),
-    "grad checkpoint": lambda f: jax.grad(_loss(jax.checkpoint(f)), (0, 1)),
-    "jvp": _jvp,
-    "jit jvp": lambda f: jax.jit(_jvp(f)),
-    "vmap": jax.vmap,
-    "vmap, one shared": lambda f: lambda a, b: jax.vmap(f, (0, None))(a, b[0]),
-    "vmap grad": lambda f: jax.jit(jax.vmap(jax.grad(_loss(f), (0, 1)))),
-    "grad vmap": lambda f: jax.jit(jax.grad(_loss(jax.vmap(f)), (0, 1))),
-    "jvp vmap": lambda f: _jvp(jax.vmap(f)),
-}
+def _one_shared(f: Any) -> Any:
+    return lambda a, b: jax.vmap(f, (0, None))(a, b[0])
 
 
 def checks(small: bool) -> dict[str, Check]:
     """Each transformation; and how many blocks a batch takes."""
     shape = (4, 60) if small else (64, 1000)
-    found: dict[str, Check] = {
-        name: functools.partial(_check, case, shape) for name, case in CASES.items()
-    }
-    found["blocks of a batch"] = functools.partial(_check_blocks, shape)
+    a, b = jax.random.normal(jax.random.key(0), (2, *shape))
+    found = programs.checks(Gated.apply, _reference, 2, shape)
+    found["vmap, one shared"] = functools.partial(
+        programs.check, _one_shared, Gated.apply, _reference, [a, b]
+    )
+    found["blocks of a batch"] = functools.partial(_check_blocks, a, b)
     return found
 
 
-def _arrays(shape: tuple[int, int]) -> Any:
-    return jax.random.normal(jax.random.key(0), (2, *shape))
-
-
-def _check(case: Callable[[Any], Any], shape: tuple[int, int]) -> Figure:
-    a, b = _arrays(shape)
-    got = jax.tree.leaves(case(Gated.apply)(a, b))
-    expected = jax.tree.leaves(case(_reference)(a, b))
-    found = max(error(x, y) for x, y in zip(got, expected, strict=True))
-    expect("beside plain JAX", found, MOST)
-    return Figure(f"error {found:.1e}", {"error": found})
-
-
-def _check_blocks(shape: tuple[int, int]) -> Figure:
-    a, b = _arrays(shape)
+def _check_blocks(a: Any, b: Any) -> Figure:
     STARTED.clear()
     jax.make_jaxpr(jax.vmap(Gated.apply))(a, b)
-    most = pl.cdiv(int(np.prod(shape)), BLOCK)
+    most = pl.cdiv(a.size, BLOCK)
     if STARTED[-1] != most:
         raise AssertionError(f"the launches have {STARTED} blocks, expected {most}")
     return Figure(f"{most}, one launch for the batch", {"blocks": most})

@@ -235,32 +235,8 @@ class Case:
         return jax.lax.scan(step, start, None, length=2)
 
     def worst_second(self) -> float:
-        """The difference of the gradients of the sum of all gradients."""
-        leaves = self.torch_inputs()
-        inputs = [x * 1 if i in self.diff else x for i, x in enumerate(leaves)]
-        self.in_torch()
-        outs = smooth(self.cls.apply(*inputs))
-        wanted = [leaves[i] for i in self.diff]
-        first = torch.autograd.grad(
-            outs,
-            wanted,
-            [c.clone() for c in self.cts],
-            create_graph=True,
-            allow_unused=True,
-        )
-        total = sum((g.real**2).sum() for g in first if g is not None)
-        second = torch.autograd.grad(total, wanted, allow_unused=True)
-        theirs = [
-            torch.zeros_like(x) if g is None else g
-            for x, g in zip(wanted, second, strict=True)
-        ]
-        n = tuple(range(len(self.diff)))
-        grad = jax.grad(self.loss, n)
-
-        def square(*xs: Any) -> Any:
-            return sum((g.real**2).sum() for g in grad(*xs))
-
-        return error(jax.jit(jax.grad(square, n))(*self.xs), theirs)
+        """The greatest of `second_gaps`."""
+        return max(self.second_gaps())
 
     def second_gaps(self) -> list[float]:
         """The differences of the gradients of the sum of all squared gradients.

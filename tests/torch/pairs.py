@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 import jaxfn
 from tests.build import function
 
+from .ports import original, ported, saving
+
 
 class Pair(NamedTuple):
     port: Any
@@ -160,44 +162,28 @@ class SeparatePort(jaxfn.Function):
 right("separate", SeparatePort, Separate, B, 2.5)
 
 
-class Several(Function):
+def several(name, base, exp, zeros_like):
     """Integers, None, statics; nothing materialized."""
 
-    @staticmethod
     def forward(ctx, x):
         ctx.set_materialize_grads(False)
         at = x.argmax(-1)
         ctx.mark_non_differentiable(at)
         ctx.save_for_backward(x)
-        return x.exp(), at, None, x.sum(), x.shape[0], "name"
+        return exp(x), at, None, x.sum(), x.shape[0], "name"
 
-    @staticmethod
     def backward(ctx, g, g_at, g_none, g_sum, *rest):
         (x,) = ctx.saved_tensors
-        total = torch.zeros_like(x)
+        total = zeros_like(x)
         if g is not None:
-            total = total + g * x.exp()
+            total = total + g * exp(x)
         return total if g_sum is None else total + g_sum
 
-
-class SeveralPort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        at = x.argmax(-1)
-        ctx.mark_non_differentiable(at)
-        ctx.save_for_backward(x)
-        return jnp.exp(x), at, None, x.sum(), x.shape[0], "name"
-
-    @staticmethod
-    def backward(ctx, g, g_at, g_none, g_sum, *rest):
-        (x,) = ctx.saved_tensors
-        total = jnp.zeros_like(x)
-        if g is not None:
-            total = total + g * jnp.exp(x)
-        return total if g_sum is None else total + g_sum
+    return function(name, base, forward=forward, backward=backward)
 
 
+Several = several("Several", Function, torch.exp, torch.zeros_like)
+SeveralPort = several("SeveralPort", jaxfn.Function, jnp.exp, jnp.zeros_like)
 right("several outputs", SeveralPort, Several, B)
 
 
@@ -288,75 +274,34 @@ right("complex, plain JAX", jnp.multiply, Product, C, C[::-1].copy())
 right("one array twice", ProductPort, Product, V, V)
 
 
-class Abs(Function):
-    """Real of complex."""
-
-    @staticmethod
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return (z * z.conj()).real
-
-    @staticmethod
-    def backward(ctx, g):
-        (z,) = ctx.saved_tensors
-        return 2 * g * z
-
-
+# Real of complex.
+Abs = original("Abs", lambda z: (z * z.conj()).real, lambda g, z: 2 * g * z)
 AbsPort = port(Abs)
-
-
 right("real of complex", AbsPort, Abs, C)
 
 
-class AddBias(Function):
-    """torch sums a gradient that is too big."""
-
-    @staticmethod
-    def forward(ctx, x, b):
-        return x + b
-
-    @staticmethod
-    def backward(ctx, g):
-        return g, g, None, None
-
-
-class AddBiasPort(jaxfn.Function):
-    forward = AddBias.forward
-
-    @staticmethod
-    def backward(ctx, g):
-        return g, g.sum(0)
-
-
+# torch sums a gradient that is too big.
+AddBias = function(
+    "AddBias",
+    Function,
+    forward=lambda ctx, x, b: x + b,
+    backward=lambda ctx, g: (g, g, None, None),
+)
+AddBiasPort = function(
+    "AddBiasPort",
+    forward=AddBias.forward,
+    backward=lambda ctx, g: (g, g.sum(0)),
+)
 right("broadcast", AddBiasPort, AddBias, A, V)
 
 
-class Linear(Function):
-    @staticmethod
-    def forward(ctx, x, w, b=None):
-        ctx.save_for_backward(x, w)
-        y = x.mm(w.t())
-        return y if b is None else y + b
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        x, w = ctx.saved_tensors
-        gx = g.mm(w) if ctx.needs_input_grad[0] else None
-        gw = g.t().mm(x) if ctx.needs_input_grad[1] else None
-        gb = g.sum(0) if ctx.needs_input_grad[2] else None
-        return gx, gw, gb
-
-
-class LinearPort(jaxfn.Function):
-    @staticmethod
+def linear(name, base, once):
     def forward(ctx, x, w, b=None):
         ctx.save_for_backward(x, w)
         y = x @ w.T
         return y if b is None else y + b
 
-    @staticmethod
-    @jaxfn.once_differentiable
+    @once
     def backward(ctx, g):
         x, w = ctx.saved_tensors
         gx = g @ w if ctx.needs_input_grad[0] else None
@@ -364,7 +309,11 @@ class LinearPort(jaxfn.Function):
         gb = g.sum(0) if ctx.needs_input_grad[2] else None
         return gx, gw, gb
 
+    return function(name, base, forward=forward, backward=backward)
 
+
+Linear = linear("Linear", Function, once_differentiable)
+LinearPort = linear("LinearPort", jaxfn.Function, jaxfn.once_differentiable)
 right("needs, once differentiable", LinearPort, Linear, A, B, V[:2].copy())
 right("None among the arguments", LinearPort, Linear, A, B, None)
 
@@ -447,70 +396,38 @@ class OnlyFirstPort(jaxfn.Function):
 right("one that torch does not differentiate", OnlyFirstPort, OnlyFirst, V, W)
 
 
-class Same(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        return 7 * g
-
-
+Same = function(
+    "Same", Function, forward=lambda ctx, x: x, backward=lambda ctx, g: 7 * g
+)
 SamePort = port(Same)
-
-
 right("the input itself", SamePort, Same, V)
 
 
-class Marked(Function):
-    @staticmethod
+def marked(name, base, sign):
     def forward(ctx, x):
-        y = x.sign()
+        y = sign(x)
         ctx.mark_non_differentiable(y)
         ctx.save_for_backward(y)
         return x * y, y
 
-    @staticmethod
-    def backward(ctx, g, h):
-        return g * ctx.saved_tensors[0]
+    return function(
+        name,
+        base,
+        forward=forward,
+        backward=lambda ctx, g, h: g * ctx.saved_tensors[0],
+    )
 
 
-class MarkedPort(jaxfn.Function):
-    backward = Marked.backward
-
-    @staticmethod
-    def forward(ctx, x):
-        y = jnp.sign(x)
-        ctx.mark_non_differentiable(y)
-        ctx.save_for_backward(y)
-        return x * y, y
-
-
+Marked = marked("Marked", Function, torch.sign)
+MarkedPort = marked("MarkedPort", jaxfn.Function, jnp.sign)
 right("a marked output", MarkedPort, Marked, V)
 
 
 # ---- derivatives that are none
 
 
-class Round(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.round()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 7 * ctx.saved_tensors[0]
-
-
-class RoundPort(jaxfn.Function):
-    backward = Round.backward
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return jnp.round(x)
+Round = original("Round", torch.round, lambda g, x: g * 7 * x)
+RoundPort = function("RoundPort", forward=saving(jnp.round), backward=Round.backward)
 
 
 class Nested(Function):
@@ -585,17 +502,7 @@ class Recomputed(Function):
         return torch.autograd.grad(y, x, g)[0]
 
 
-class CubePort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, g):
-        return 3 * g * ctx.saved_tensors[0] ** 2
-
-
+CubePort = ported("CubePort", lambda x: x**3, lambda g, x: 3 * g * x**2)
 right("autograd in backward", CubePort, Recomputed, V)
 
 
@@ -658,32 +565,18 @@ class BothPort(jaxfn.Function):
         return BothPort.apply(x, y), (0, 0)
 
 
-class JvpAlone(Function):
-    @staticmethod
-    def forward(x):
-        return x.sin()
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def jvp(ctx, t):
-        return t * ctx.saved_tensors[0].cos()
+def jvp_alone(name, base, sin, cos):
+    return function(
+        name,
+        base,
+        forward=lambda x: sin(x),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_forward(*inputs),
+        jvp=lambda ctx, t: t * cos(ctx.saved_tensors[0]),
+    )
 
 
-class JvpAlonePort(jaxfn.Function):
-    setup_context = JvpAlone.setup_context
-
-    @staticmethod
-    def forward(x):
-        return jnp.sin(x)
-
-    @staticmethod
-    def jvp(ctx, t):
-        return t * jnp.cos(ctx.saved_tensors[0])
-
-
+JvpAlone = jvp_alone("JvpAlone", Function, torch.sin, torch.cos)
+JvpAlonePort = jvp_alone("JvpAlonePort", jaxfn.Function, jnp.sin, jnp.cos)
 right("jvp and vmap", BothPort, Both, V, W)
 right("jvp alone", JvpAlonePort, JvpAlone, V)
 
@@ -742,30 +635,13 @@ class ConstantsPort(jaxfn.Function):
         return x * k + jnp.zeros(3), jnp.zeros(2), x.astype(jnp.float32) * 2
 
 
-class Single(Function):
-    """Computes in single precision, whatever it is given."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.float().sin().to(x.dtype)
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return (g.float() * x.float().cos()).to(x.dtype)
-
-
-class SinglePort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return jnp.sin(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * jnp.cos(x)
+# Computes in single precision, whatever it is given.
+Single = original(
+    "Single",
+    lambda x: x.float().sin().to(x.dtype),
+    lambda g, x: (g.float() * x.float().cos()).to(x.dtype),
+)
+SinglePort = ported("SinglePort", jnp.sin, lambda g, x: g * jnp.cos(x))
 
 
 class NotDouble(Function):
@@ -842,17 +718,10 @@ class LogDet(Function):
         return g * torch.linalg.inv(a)
 
 
-class LogDetPort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, a):
-        ctx.save_for_backward(a)
-        return 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(a))).sum()
-
-    @staticmethod
-    def backward(ctx, g):
-        (a,) = ctx.saved_tensors
-        return g * jnp.linalg.inv(a)
-
-
+LogDetPort = ported(
+    "LogDetPort",
+    lambda a: 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(a))).sum(),
+    lambda g, a: g * jnp.linalg.inv(a),
+)
 right("a domain", LogDetPort, LogDet, A @ A.T + np.eye(3, dtype=np.float32))
 right("an iteration", RootPort, Root, V)

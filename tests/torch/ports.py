@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,37 +10,17 @@ import jax.numpy as jnp
 import torch
 from torch.autograd import Function
 
-import jaxfn
+from tests.build import function
 
 
+@dataclasses.dataclass(frozen=True)
 class Pair:
-    """A Function twice.
+    """A Function twice, and the shapes of its arguments."""
 
-    Args:
-        forward: in torch, from ctx and tensors.
-        backward: in torch, from ctx and gradients.
-        port_forward: in JAX.
-        port_backward: in JAX.
-        shapes: of the arguments.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        forward: Any,
-        backward: Any,
-        port_forward: Any,
-        port_backward: Any,
-        shapes: tuple[tuple[int, ...], ...] = ((64, 128),),
-    ) -> None:
-        self.name, self.shapes = name, shapes
-        rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self.torch = type(name, (Function,), rules)
-        rules = {
-            "forward": staticmethod(port_forward),
-            "backward": staticmethod(port_backward),
-        }
-        self.port = type(name, (jaxfn.Function,), rules)
+    name: str
+    torch: Any
+    port: Any
+    shapes: tuple[tuple[int, ...], ...]
 
     def args(self) -> list[Any]:
         keys = jax.random.split(jax.random.key(0), len(self.shapes))
@@ -64,12 +45,26 @@ def pulling(f: Any) -> Any:
     return lambda ctx, g: f(g, *ctx.saved_tensors)
 
 
+def original(name: str, value: Any, gradient: Any, saves: Any = saving) -> Any:
+    """A Function of PyTorch that saves its arguments."""
+    rules = {"forward": saves(value), "backward": pulling(gradient)}
+    return function(name, Function, **rules)
+
+
+def ported(name: str, value: Any, gradient: Any, saves: Any = saving) -> Any:
+    """A Function of jaxfn that saves its arguments."""
+    return function(name, forward=saves(value), backward=pulling(gradient))
+
+
 PAIRS: list[Pair] = []
 
 
-def pair(name: str, torchs: Any, ports: Any, *shapes: tuple[int, ...]) -> None:
-    rules = (saving(torchs[0]), pulling(torchs[1]), saving(ports[0]), pulling(ports[1]))
-    PAIRS.append(Pair(name, *rules, *([shapes] if shapes else [])))
+def pair(
+    name: str, torchs: Any, ports: Any, *shapes: tuple[int, ...], saves: Any = saving
+) -> None:
+    """A pair of these values and gradients, in torch and in JAX."""
+    both = original(name, *torchs, saves=saves), ported(name, *ports, saves=saves)
+    PAIRS.append(Pair(name, *both, shapes or ((64, 128),)))
 
 
 def torch_swish(g: Any, x: Any) -> Any:
@@ -183,6 +178,8 @@ def port_sparsemax(x: Any) -> Any:
 
 
 def _keeping(f: Any) -> Any:
+    """A forward that saves its output."""
+
     def forward(ctx: Any, x: Any) -> Any:
         y = f(x)
         ctx.save_for_backward(y)
@@ -203,15 +200,12 @@ def port_unsparse(g: Any, y: Any) -> Any:
     return jnp.where(y > 0, g - mean, 0.0)
 
 
-PAIRS.append(
-    Pair(
-        "Sparsemax",
-        _keeping(torch_sparsemax),
-        pulling(torch_unsparse),
-        _keeping(port_sparsemax),
-        pulling(port_unsparse),
-        ((64, 32),),
-    )
+pair(
+    "Sparsemax",
+    (torch_sparsemax, torch_unsparse),
+    (port_sparsemax, port_unsparse),
+    (64, 32),
+    saves=_keeping,
 )
 pair(
     "Attention",

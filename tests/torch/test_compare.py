@@ -12,10 +12,12 @@ from torch.autograd import Function
 import jaxfn
 from jaxfn import CheckError
 from jaxfn.torch import OriginalError, compare, from_torch
+from tests.build import function
 
 from . import packages, pairs, test_constructs
 from .other_ways import Square
 from .pairs import RIGHT, A, V, W
+from .ports import original, ported
 from .wrong_ports import WRONG
 
 SAVED = "PyTorch takes what forward computes and saves for constants"
@@ -109,20 +111,15 @@ def test_published_functions_agree(case):
 # ---- what torch does
 
 
-class FailsTwice(Function):
+def overwriting(g, x):
     """Writes over what its gradient needs."""
+    y = x.exp()
+    z = y * g
+    y.mul_(2)
+    return z
 
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.exp()
 
-    @staticmethod
-    def backward(ctx, g):
-        y = ctx.saved_tensors[0].exp()
-        z = y * g
-        y.mul_(2)
-        return z
+FailsTwice = original("FailsTwice", torch.exp, overwriting)
 
 
 def test_a_second_derivative_that_fails_in_torch():
@@ -161,14 +158,13 @@ def test_values_of_what_draws_are_refused_by_name():
     assert wrong.failures[0].check == "shape"
 
 
-class Noisy(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * np.random.default_rng().random()  # nothing of torch's
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
+Noisy = function(
+    "Noisy",
+    Function,
+    # Nothing of torch's.
+    forward=lambda ctx, x: x * np.random.default_rng().random(),
+    backward=lambda ctx, g: g,
+)
 
 
 class NoisyGradient(Function):
@@ -306,103 +302,60 @@ def test_a_second_derivative_without_a_reference_is_not_ok():
 
 
 def test_a_second_derivative_is_compared_at_the_edge_of_a_domain():
-    class Edge(Function):
-        @staticmethod
-        def forward(ctx, x):
-            assert (x <= 1).all()
-            ctx.save_for_backward(x)
-            return x**3
+    def cube(x):
+        assert (x <= 1).all()
+        return x**3
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 3 * g * x**2
+    def stopped(g, x):
+        return 3 * g * jax.lax.stop_gradient(x) ** 2
 
-    class Port(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 3 * g * jax.lax.stop_gradient(x) ** 2
-
-    assert compare(lambda x: x**3, Edge, np.ones(2)).ok
-    report = compare(Port, Edge, np.ones(2))
+    edge = original("Edge", cube, lambda g, x: 3 * g * x**2)
+    assert compare(lambda x: x**3, edge, np.ones(2)).ok
+    report = compare(ported("Port", lambda x: x**3, stopped), edge, np.ones(2))
     assert [r.check for r in report.failures] == ["second derivative"]
 
 
-def logarithm(factor):
-    class Port(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return jnp.log(x)
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return factor * g * jnp.sqrt(x) / jnp.sqrt(x) / x
-
-    return Port
+def slope(sqrt, factor=1.0):
+    """Of the logarithm, and as that NaN below zero."""
+    return lambda g, x: factor * g * sqrt(x) / sqrt(x) / x
 
 
-class Logarithm(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.log()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * x.sqrt() / x.sqrt() / x
+Logarithm = original("Logarithm", torch.log, slope(torch.sqrt))
+Right, Sevenfold = (
+    ported(f"Logarithm{factor}", jnp.log, slope(jnp.sqrt, factor))
+    for factor in (1.0, 7.0)
+)
 
 
 def test_nan_alone_proves_nothing():
-    report = compare(logarithm(7.0), Logarithm, -np.abs(V))
+    report = compare(Sevenfold, Logarithm, -np.abs(V))
     assert (report.ok, report.failures) == (False, ())
     assert "value was not compared" in report.summary
     assert "Choose arguments in the domain of the function" in report.summary
     assert row(report, "gradients under jit").status == "skipped"
-    assert compare(logarithm(1.0), Logarithm, V).ok  # one of three is in the domain
-    assert not compare(logarithm(7.0), Logarithm, V).ok
+    assert compare(Right, Logarithm, V).ok  # one of three is in the domain
+    assert not compare(Sevenfold, Logarithm, V).ok
     finite = compare(lambda x: jnp.ones(3), Logarithm, -np.abs(V))
     assert finite.failures[0].check == "value"
 
 
 def test_nan_gradients_alone_prove_nothing():
-    class Zero(Logarithm):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return 0 * x
-
-    class Port(logarithm(7.0)):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return 0 * x
-
-    report = compare(Port, Zero, -np.abs(V))
+    zero = original("Zero", lambda x: 0 * x, slope(torch.sqrt))
+    port = ported("Port", lambda x: 0 * x, slope(jnp.sqrt, 7.0))
+    report = compare(port, zero, -np.abs(V))
     assert (report.ok, report.failures) == (False, ())
     assert row(report, "value").status == "ok"
     assert "gradient of argument 0 was not compared" in report.summary
 
 
 def test_none_is_the_same_as_zero():
-    class Half(Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            return x * 2 + y.round()
-
-        @staticmethod
-        def backward(ctx, g):
-            return 2 * g, None
-
-    report = compare(lambda x, y: 2 * x + jnp.round(y), Half, V, W)
+    half = function(
+        "Half",
+        Function,
+        forward=lambda ctx, x, y: x * 2 + y.round(),
+        backward=lambda ctx, g: (2 * g, None),
+    )
+    report = compare(lambda x, y: 2 * x + jnp.round(y), half, V, W)
     assert row(report, "gradient of argument 1").status == "ok"
     assert report.ok
 
@@ -440,21 +393,19 @@ def test_the_arguments_are_left_as_they_are():
 
 
 def test_what_cancels_is_not_compared_by_its_digits():
-    class Centre(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = x - x.mean()
-            return y.sum(), y.exp()
-
-        @staticmethod
-        def backward(ctx, g, h):
-            return torch.zeros_like(h)
+    def forward(ctx, x):
+        y = x - x.mean()
+        return y.sum(), y.exp()
 
     def port(x):
         y = x - x[::-1].sum() / 3
         return y[::-1].sum(), jnp.exp(y)
 
-    found = row(compare(port, Centre, 100 * V), "value")
+    def backward(ctx, g, h):
+        return torch.zeros_like(h)
+
+    centre = function("Centre", Function, forward=forward, backward=backward)
+    found = row(compare(port, centre, 100 * V), "value")
     assert found.status == "ok"
 
 
@@ -593,36 +544,29 @@ def test_the_same_seed_gives_the_same_report():
 def test_single_precision_inside_backward_is_not_wrong():
     """The usual gradient of a bias in a fused norm, whatever its arguments have."""
 
-    class Bias(Function):
-        @staticmethod
+    def bias(base, total):
         def forward(ctx, x, b):
             ctx.dtype = b.dtype
             return x + b
 
-        @staticmethod
         def backward(ctx, g):
-            return g, g.float().sum(0).to(ctx.dtype)
+            return g, total(g, ctx.dtype)
+
+        return function("Bias", base, forward=forward, backward=backward)
 
     def port(factor):
-        class Port(jaxfn.Function):
-            @staticmethod
-            def forward(ctx, x, b):
-                ctx.dtype = b.dtype
-                return x + b
+        def total(g, dtype):
+            return (factor * g.astype(jnp.float32).sum(0)).astype(dtype)
 
-            @staticmethod
-            def backward(ctx, g):
-                total = factor * g.astype(jnp.float32).sum(0)
-                return g, total.astype(ctx.dtype)
+        return bias(jaxfn.Function, total)
 
-        return Port
-
+    theirs = bias(Function, lambda g, dtype: g.float().sum(0).to(dtype))
     numbers = np.random.default_rng(0)
     args = [numbers.normal(size=size).astype("float32") for size in ((50, 8), (8,))]
-    for right in (port(1), jaxfn.torch.from_torch(Bias)):
-        report = compare(right, Bias, *args)
+    for right in (port(1), from_torch(theirs)):
+        report = compare(right, theirs, *args)
         assert report.ok, report
-    assert not compare(port(1 + 1e-4), Bias, *args).ok
+    assert not compare(port(1 + 1e-4), theirs, *args).ok
 
 
 def is_compiled(x):
@@ -639,28 +583,14 @@ def test_what_is_wrong_only_when_compiled_is_told_once():
 def test_few_programs_are_compiled():
     """A single operation takes almost as long to compile as a program."""
 
-    class Port(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return (x - jnp.floor(x) + jnp.round(x)) ** 2
+    def rules(floor, round_):
+        def root(x):
+            return x - floor(x) + round_(x)
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 2 * g * (x - jnp.floor(x) + jnp.round(x))
+        return lambda x: root(x) ** 2, lambda g, x: 2 * g * root(x)
 
-    class Original(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return (x - x.floor() + x.round()) ** 2
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 2 * g * (x - x.floor() + x.round())
-
+    port = ported("Port", *rules(jnp.floor, jnp.round))
+    theirs = original("Original", *rules(torch.floor, torch.round))
     shapes = np.arange(15, dtype=np.float32).reshape(3, 5) / 7  # of no other test
     found = []
 
@@ -669,32 +599,21 @@ def test_few_programs_are_compiled():
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        assert compare(Port, Original, shapes).ok
+        assert compare(port, theirs, shapes).ok
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert sum("backend_compile" in event for event in found) < 40
 
 
 def test_an_integer_output_has_no_gradient_to_compare():
-    class Sign(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return torch.where(x < 0, -1.0, 1.0)
-
-        @staticmethod
-        def backward(ctx, g):
-            return 3 * g
-
-    class Port(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return jnp.where(x < 0, -1, 1)
-
-        @staticmethod
-        def backward(ctx, g):
-            return 3 * g
-
-    report = compare(Port, Sign, V)
+    sign, port = (
+        function("Sign", base, forward=forward, backward=lambda ctx, g: 3 * g)
+        for base, forward in (
+            (Function, lambda ctx, x: torch.where(x < 0, -1.0, 1.0)),
+            (jaxfn.Function, lambda ctx, x: jnp.where(x < 0, -1, 1)),
+        )
+    )
+    report = compare(port, sign, V)
     assert [r.check for r in report.results if r.status == "FAIL"] == ["dtype"]
     assert "an integer or bool has no gradient" in row(report, "dtype").message
     assert "Wrong: forward." in str(report)
@@ -705,19 +624,12 @@ def test_a_port_is_traced_and_not_run_at_each_step():
     """Its loops would compile each time that the arguments are stepped."""
     runs = []
 
-    class Port(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x
+    def gradient(g, x):
+        runs.append(isinstance(x, jax.core.Tracer))
+        return 7.00001 * x * g
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            runs.append(isinstance(x, jax.core.Tracer))
-            return 7.00001 * x * g
-
-    report = compare(Port, Square, jnp.arange(1.0, 4.0), order=1)
+    port = ported("Port", lambda x: x * x, gradient)
+    report = compare(port, Square, jnp.arange(1.0, 4.0), order=1)
     assert report.wrong_rules == ("backward",)
     assert runs.count(False) < 10
     assert len(runs) < 30, len(runs)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,20 +16,18 @@ from jaxfn.torch import translate
 from jaxfn.torch._translate import table
 from jaxfn.torch._translate.port import compared, load
 
+from . import texts
+
 X = torch.tensor([[0.3, -1.2, 2.5], [1.1, 0.4, -0.7]])
 Y = torch.tensor([[1.3, 0.2, -2.0], [0.6, 1.4, 3.0]])
 
 
 def function(forward="return x * 1", backward="return g", args="x", helpers=""):
-    """The text of a Function."""
-    saved = f"ctx.save_for_backward({args})"
-    names = f"{args}, = ctx.saved_tensors"
-    text = f"{textwrap.dedent(helpers)}\n\nclass T(Function):\n    @staticmethod\n"
-    text += f"    def forward(ctx, {args}):\n        {saved}\n"
-    text += textwrap.indent(textwrap.dedent(forward).strip(), " " * 8) + "\n\n"
-    text += "    @staticmethod\n    def backward(ctx, g):\n"
-    text += f"        {names}\n"
-    return text + textwrap.indent(textwrap.dedent(backward).strip(), " " * 8) + "\n"
+    """The text of a Function that saves its arguments."""
+    forward = f"ctx.save_for_backward({args})\n{textwrap.dedent(forward).strip()}"
+    backward = f"{args}, = ctx.saved_tensors\n{textwrap.dedent(backward).strip()}"
+    text = texts.function(forward, backward, args)
+    return f"{textwrap.dedent(helpers)}\n\n{text}\n"
 
 
 def body(source, rule="forward"):
@@ -447,15 +444,7 @@ class Window:
         return torch.exp(-torch.abs(x) / self.width)
 
 
-class T(Function):
-    @staticmethod
-    def forward(ctx, x, window):
-        return window(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g, None
-"""
+""" + texts.function("return window(x)", "return g, None", "x, window")
 
 
 @pytest.mark.parametrize(
@@ -536,23 +525,15 @@ def test_without_arguments_what_is_not_certain_is_left(module):
 
 
 def test_a_function_among_the_arguments_is_translated_too(module):
-    made = module(
-        """
-        def outer(x):
-            return x.unsqueeze(-1).mul(x).sum(dim=0)
+    text = """
+    def outer(x):
+        return x.unsqueeze(-1).mul(x).sum(dim=0)
 
-        class T(Function):
-            @staticmethod
-            def forward(ctx, f, x):
-                ctx.save_for_backward(x)
-                return f(x)
 
-            @staticmethod
-            def backward(ctx, g):
-                x, = ctx.saved_tensors
-                return None, g * x
-        """
-    )
+    """
+    forward = "ctx.save_for_backward(x)\nreturn f(x)"
+    backward = "x, = ctx.saved_tensors\nreturn None, g * x"
+    made = module(textwrap.dedent(text) + texts.function(forward, backward, "f, x"))
     found = translate(made.T, made.outer, torch.tensor([1.0, 2.0]))
     assert found.ok, str(found)
 
@@ -616,20 +597,8 @@ def test_a_dropped_keyword_is_found(module, monkeypatch):
 
 
 def test_tensors_that_require_grad_are_those_that_are_differentiated(module):
-    made = module(
-        """
-        class T(Function):
-            @staticmethod
-            def forward(ctx, x, y):
-                if ctx.needs_input_grad[0]:
-                    raise RuntimeError
-                return x * y
-
-            @staticmethod
-            def backward(ctx, g):
-                return None, g * 2
-        """
-    )
+    forward = "if ctx.needs_input_grad[0]:\n    raise RuntimeError\nreturn x * y"
+    made = module(texts.function(forward, "return None, g * 2", "x, y"))
     found = translate(made.T, X, Y.clone().requires_grad_())
     assert found.ok, str(found)
 
@@ -697,26 +666,14 @@ def test_ruff_has_nothing_to_say(module, tmp_path):
     assert done.returncode == 0, done.stdout
 
 
-def test_gradients_of_the_result_are_the_originals_under_jit(module):
-    found = translate(module(function("return x.mul(2)", "return 2 * g")).T, X)
-    port = load(found.source).T
-    grad = jax.jit(jax.grad(lambda x: port.apply(x).sum()))(jnp.array(X.numpy()))
-    assert grad.tolist() == [[2.0] * 3] * 2
-
-
 ONE, NAN = torch.tensor([1]), float("nan")
 LEFT_OUT = torch.tensor([2, -100])
 EXPANDED = "idx = n.view(-1, *[1] * (x.dim() - 1)).expand_as(x)\n"
-OTHER = """
-class T(Function):
-    @staticmethod
-    def forward(ctx, x, n):
-        {}
 
-    @staticmethod
-    def backward(ctx, g):
-        return None, None
-"""
+
+def of_two(forward, args="x, n"):
+    """The text of a Function of which no gradient is asked."""
+    return texts.function(forward, "return None, None", args)
 
 
 @pytest.mark.parametrize(
@@ -764,7 +721,7 @@ class T(Function):
     ],
 )
 def test_other_arguments_than_it_was_translated_with(forward, first, second, module):
-    cls = module(OTHER.format(textwrap.indent(forward, " " * 8).strip())).T
+    cls = module(of_two(forward)).T
     found = translate(cls, *first)
     assert found.ok, str(found)
     assert not any(s.rstrip().endswith(";") for s in found.source.splitlines())
@@ -781,10 +738,9 @@ def test_other_arguments_than_it_was_translated_with(forward, first, second, mod
     ],
 )
 def test_what_is_no_saved_argument_may_not_be_asked_for_it(module, forward, backward):
-    text = OTHER.format(textwrap.indent(forward, " " * 8).strip() + "; return x * 1")
-    text = text.replace("return None, None", f"{backward}\nreturn g, y.requires_grad")
-    made = module(text.replace(f"{backward}\n", backward.replace("\n", "; ") + "; "))
-    found = translate(made.T)
+    backward += "\nreturn g, y.requires_grad"
+    text = texts.function(f"{forward}\nreturn x * 1", backward, "x, n")
+    found = translate(module(text).T)
     assert "JAX has ctx.needs_input_grad" in str(found.left)
 
 
@@ -813,7 +769,7 @@ UNSEEN = {
 
 @pytest.mark.parametrize("forward", UNSEEN)
 def test_what_no_run_has_shown_of_a_write_is_marked(module, forward):
-    made = module(OTHER.format(textwrap.indent(forward, " " * 8).strip()))
+    made = module(of_two(forward))
     (left,) = translate(made.T, X, 0).left
     assert UNSEEN[forward] in left.reason
 
@@ -828,7 +784,7 @@ SEEN = [
 
 @pytest.mark.parametrize("forward", SEEN)
 def test_a_name_with_other_memory_is_no_reason_to_mark_a_write(module, forward):
-    made = module(OTHER.format(textwrap.indent(forward, " " * 8).strip()))
+    made = module(of_two(forward))
     found = translate(made.T, X, 1)
     assert found.ok, str(found)
 
@@ -855,8 +811,8 @@ def test_what_forward_returned_belongs_to_the_caller(module):
 
 
 def test_each_of_many_arguments_belongs_to_the_caller(module):
-    text = OTHER.replace("ctx, x, n", "ctx, *xs").format("return xs[1].mul_(2)")
-    (left,) = translate(module(text).T, X, X).left
+    made = module(of_two("return xs[1].mul_(2)", "*xs"))
+    (left,) = translate(made.T, X, X).left
     assert "it writes to the argument xs" in left.reason
 
 
@@ -885,7 +841,7 @@ NARROW = torch.tensor(2.0, dtype=torch.float64)
     "text", ["x * n", "torch.add(x, n)", "x.clone().mul_(n)", "torch.maximum(x, n)"]
 )
 def test_an_operand_that_would_widen_the_result_is_marked(module, text):
-    made = module(OTHER.format(f"return {text}"))
+    made = module(of_two(f"return {text}"))
     found = translate(made.T, X, NARROW)
     assert ["JAX would not keep float32" in x.reason for x in found.left] == [True]
     assert translate(made.T, X, NARROW.float()).ok

@@ -13,7 +13,6 @@ from jaxfn.torch._translate.port import compared
 
 from . import lifelike, misleading_calls, misleading_writes
 from .texts import functions
-from .translated import kind_of
 
 G = torch.Generator()
 G.manual_seed(0)
@@ -95,6 +94,22 @@ def load(module):
         return getattr(made, name), ARGS.get(name, lambda: [t(2, 3)])()
 
     return load
+
+
+def kind_of(found):
+    """What became of it.
+
+    "equal" if all is translated and no row of the comparison differs; "partly" if so,
+    but for marked lines that these arguments do not reach; "left" if a marked line is
+    reached, or what it left undefined: an error, no value. "differs", where a row
+    does, is never to be accepted; "draws" if not all could be compared.
+    """
+    report = found.comparison
+    if report.ok:
+        return "partly" if found.left else "equal"
+    if found.left and all("the port raises" in row.message for row in report.failures):
+        return "left"
+    return "differs" if report.failures else "draws"
 
 
 def unused_imports(source):

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from torch.autograd import Function
 
 import jaxfn
+from tests.build import function
 
 from . import pairs
 from .pairs import INDEX, A, B, C, V, W
+from .ports import original, saving
 
 
 class Wrong(NamedTuple):
@@ -32,10 +35,8 @@ OF_X, OF_Y = "gradient of argument 0", "gradient of argument 1"
 
 
 def wrong(name, row, text, original, args, base=jaxfn.Function, **members):
-    """A port with these members, plain functions as staticmethods."""
-    rules = {k: staticmethod(v) if callable(v) else v for k, v in members.items()}
-    port = type(name, (base,), rules)
-    WRONG[name] = Wrong(row, text, port, original, args)
+    """A port with these members."""
+    WRONG[name] = Wrong(row, text, function(name, base, **members), original, args)
 
 
 def backward(name, row, text, pair, rule):
@@ -115,47 +116,26 @@ backward(
 )  # fmt: skip
 
 
-class Matmul(Function):
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.save_for_backward(a, b)
-        return a @ b
-
-    @staticmethod
-    def backward(ctx, g):
-        a, b = ctx.saved_tensors
-        return g @ b.mT, a.mT @ g
-
-
-def keeps(f):
-    """A forward that saves what it gets."""
-
-    def forward(ctx, *args):
-        ctx.save_for_backward(*args)
-        return f(*args)
-
-    return forward
-
-
+Matmul = original("Matmul", torch.matmul, lambda g, a, b: (g @ b.mT, a.mT @ g))
 SQUARE = A, A[::-1].copy() + 0.5
 wrong(
     "Transposed", OF_X, "the whole gradient is the transpose of the expected one",
-    Matmul, SQUARE, forward=keeps(jnp.matmul),
+    Matmul, SQUARE, forward=saving(jnp.matmul),
     backward=lambda ctx, g: ((g @ saved(ctx)[1].T).T, saved(ctx)[0].T @ g),
 )  # fmt: skip
 wrong(
     "Swapped", OF_X, "gradient of argument 0 and gradient of argument 1 are swapped",
-    Matmul, SQUARE, forward=keeps(jnp.matmul),
+    Matmul, SQUARE, forward=saving(jnp.matmul),
     backward=lambda ctx, g: (saved(ctx)[0].T @ g, g @ saved(ctx)[1].T),
 )  # fmt: skip
 wrong(
     "SwappedForward", "value", "elements differ",
-    Matmul, SQUARE, forward=keeps(lambda a, b: b @ a),
+    Matmul, SQUARE, forward=saving(lambda a, b: b @ a),
     backward=lambda ctx, g: (g @ saved(ctx)[1].T, saved(ctx)[0].T @ g),
 )  # fmt: skip
 wrong(
     "InputForOutput", OF_X, "3 of 3 elements differ",
-    pairs.Exp, (V,), forward=keeps(jnp.exp), backward=lambda ctx, g: g * saved(ctx)[0],
+    pairs.Exp, (V,), forward=saving(jnp.exp), backward=lambda ctx, g: g * saved(ctx)[0],
 )  # fmt: skip
 
 
@@ -164,18 +144,12 @@ def _two(ctx, x):
     return jnp.sin(x), jnp.cos(x)
 
 
-class TwoOutputs(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin(), x.cos()
-
-    @staticmethod
-    def backward(ctx, g, h):
-        (x,) = ctx.saved_tensors
-        return g * x.cos() - h * x.sin()
-
-
+TwoOutputs = function(
+    "TwoOutputs",
+    Function,
+    forward=saving(lambda x: (x.sin(), x.cos())),
+    backward=lambda ctx, g, h: g * saved(ctx)[0].cos() - h * saved(ctx)[0].sin(),
+)
 wrong(
     "WrongOutput", OF_X, "the cotangents of output 0 and output 1 are swapped",
     TwoOutputs, (V,), forward=_two,
@@ -207,7 +181,7 @@ def _needs_both(ctx, g):
 
 wrong(
     "ForgottenNeeds", "gradients of subsets", "(argument 0 alone differentiated)",
-    pairs.Product, (V, W), forward=keeps(jnp.multiply), backward=_needs_both,
+    pairs.Product, (V, W), forward=saving(jnp.multiply), backward=_needs_both,
 )  # fmt: skip
 
 
@@ -286,45 +260,27 @@ WRONG["IntegerDtype"] = Wrong(
 )  # fmt: skip
 
 
-class OnlyHere(jaxfn.Function):
-    """Right at the arguments given."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return jnp.asarray(np.exp(V.astype(np.float64)), x.dtype)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * jnp.exp(saved(ctx)[0])
-
-
-WRONG["OnlyHere"] = Wrong(
-    "value at other points", "at another point at [",
-    OnlyHere, pairs.Exp, (V,),
+wrong(
+    "OnlyHere", "value at other points", "at another point at [",
+    pairs.Exp, (V,),
+    forward=saving(lambda x: jnp.asarray(np.exp(V.astype(np.float64)), x.dtype)),
+    backward=lambda ctx, g: g * jnp.exp(saved(ctx)[0]),
 )  # fmt: skip
 WRONG["Raises"] = Wrong(
     "outputs", "the port raises: TypeError", lambda x: jnp.exp(x, x, x), pairs.Exp, (V,)
 )  # fmt: skip
 
 
-class OnlyDifferentiated(jaxfn.Function):
-    """Another value where it is differentiated."""
-
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y * (2 if any(ctx.needs_input_grad) else 1)
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * y, g * x
+def _double_if_differentiated(ctx, x, y):
+    ctx.save_for_backward(x, y)
+    return x * y * (2 if any(ctx.needs_input_grad) else 1)
 
 
-WRONG["OnlyDifferentiated"] = Wrong(
-    "value while differentiated", "the whole value is 2 times the expected one",
-    OnlyDifferentiated, pairs.Product, (V, W),
+wrong(
+    "OnlyDifferentiated", "value while differentiated",
+    "the whole value is 2 times the expected one",
+    pairs.Product, (V, W), forward=_double_if_differentiated,
+    backward=lambda ctx, g: (g * saved(ctx)[1], g * saved(ctx)[0]),
 )  # fmt: skip
 
 # ---- further
@@ -370,25 +326,15 @@ WRONG["VmapRuleMissing"] = Wrong(
 )  # fmt: skip
 
 
-class Sin(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0].cos()
-
-
+Sin = original("Sin", torch.sin, lambda g, x: g * x.cos())
 wrong(
     "StoppedSecond", "second derivative", "the whole second derivative is zero",
-    Sin, (V,), forward=keeps(jnp.sin),
+    Sin, (V,), forward=saving(jnp.sin),
     backward=lambda ctx, g: g * jnp.cos(jax.lax.stop_gradient(saved(ctx)[0])),
 )  # fmt: skip
 wrong(
     "OnceOnly", "second derivative", "trying to differentiate twice",
-    Sin, (V,), forward=keeps(jnp.sin),
+    Sin, (V,), forward=saving(jnp.sin),
     backward=jaxfn.once_differentiable(lambda ctx, g: g * jnp.cos(saved(ctx)[0])),
 )  # fmt: skip
 
@@ -409,7 +355,7 @@ backward(
 )  # fmt: skip
 wrong(
     "NumPyInForward", "value under jit", "the port raises, on arguments cast to",
-    Sin, (V,), forward=keeps(lambda x: jnp.asarray(np.sin(np.asarray(x)))),
+    Sin, (V,), forward=saving(lambda x: jnp.asarray(np.sin(np.asarray(x)))),
     backward=lambda ctx, g: g * jnp.cos(saved(ctx)[0]),
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import itertools
 import linecache
+import re
 
 import jax
 import ml_dtypes
@@ -26,7 +27,8 @@ def dtype(name):
 
 
 def jit(source, **names):
-    """A kernel, named `kernel`, from its text."""
+    """A kernel, named `kernel`, from a text: each function there is for Triton."""
+    source = re.sub(r"^(?=def )", "@triton.jit\n", source, flags=re.MULTILINE)
     file = f"<kernel {next(_numbers)}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file
     space = {
@@ -45,7 +47,6 @@ def compute(expression, *arrays, result, size=None, before="", **constants):
     letters = "xyz"[: len(arrays)]
     parameters = ", ".join(f"{c}: tl.constexpr" for c in ("N", "M", *constants))
     lines = [
-        "@triton.jit",
         f"def kernel({''.join(f'{a}_ptr, ' for a in letters)}out, {parameters}):",
         *(f"    {a} = tl.load({a}_ptr + tl.arange(0, N))" for a in letters),
         *(f"    {line}" for line in before.splitlines()),

@@ -87,7 +87,6 @@ def test_bfloat16_is_rounded_after_each_operation():
 
 
 PROGRAMS = """
-@triton.jit
 def kernel(out):
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     a, b = tl.num_programs(0), tl.num_programs(1)
@@ -104,7 +103,6 @@ def test_programs():
 
 
 ARGUMENTS = """
-@triton.jit
 def kernel(
     out, flag, whole, long, number, nothing, kind: tl.constexpr, to: tl.constexpr
 ):
@@ -137,7 +135,6 @@ def test_arguments(flag):
 
 
 FLOW = """
-@triton.jit
 def collatz(n):
     steps = 0
     while n != 1:
@@ -148,7 +145,6 @@ def collatz(n):
         steps += 1
     return steps
 
-@triton.jit
 def kernel(out, n, N: tl.constexpr):
     pid = tl.program_id(0)
     if pid >= n:
@@ -177,7 +173,6 @@ def test_control_flow():
 
 
 BLOCKS = """
-@triton.jit
 def kernel(x, y, rows, cols, PAD: tl.constexpr):
     p = tl.make_block_ptr(x, (rows, cols), (cols, 1), (0, 0), (4, 8), (1, 0))
     q = tl.make_block_ptr(y, (rows, 16), (16, 1), (0, 0), (4, 8), (1, 0))
@@ -204,7 +199,6 @@ def test_block_pointers(padding):
 @pytest.mark.skipif(VERSION >= (3, 9), reason="Triton has no block pointers any more")
 def test_a_block_that_begins_before_its_array():
     kernel = jit("""
-@triton.jit
 def kernel(x, y, first):
     p = tl.make_block_ptr(x, (2, 4), (4, 1), (first, first), (4, 8), (1, 0))
     q = tl.make_block_ptr(y, (4, 8), (8, 1), (0, 0), (4, 8), (1, 0))
@@ -217,7 +211,6 @@ def kernel(x, y, first):
     np.testing.assert_array_equal(y.reshape(4, 8), wanted)
     # Only the axes that are named are checked against the array's sizes.
     kernel = jit("""
-@triton.jit
 def kernel(x):
     p = tl.make_block_ptr(x, (2, 4), (4, 1), (0, 0), (4, 8), (1, 0))
     tl.store(x, tl.sum(tl.load(p, boundary_check=(0,))))
@@ -227,7 +220,6 @@ def kernel(x):
 
 
 DESCRIPTORS = """
-@triton.jit
 def kernel(x, y, n, PAD: tl.constexpr):
     a = tl.make_tensor_descriptor(x, [n, n], [n, 1], [16, 16], padding_option=PAD)
     b = tl.make_tensor_descriptor(y, [n, n], [n, 1], [16, 16])
@@ -257,7 +249,6 @@ def test_atomics_of_descriptors(verb, name):
     if name == "float32" and verb != "add":
         pytest.skip("Triton has none")
     kernel = jit(f"""
-@triton.jit
 def kernel(x, y):
     a = tl.make_tensor_descriptor(x, [4, 16], [16, 1], [4, 16])
     b = tl.make_tensor_descriptor(y, [4, 16], [16, 1], [4, 16])
@@ -325,11 +316,9 @@ def test_errors_name_what_the_user_launched():
 
 def test_places_are_not_in_triton():
     kernel = jit("""
-@triton.jit
 def kernel(x):
     tl.store(x, tl.reduce(tl.load(x + tl.arange(0, 4)), 0, bad))
 
-@triton.jit
 def bad(a, b):
     tl.device_assert(a == b, "they differ")
     return a
@@ -340,7 +329,6 @@ def bad(a, b):
 
 
 POINTERS = """
-@triton.jit
 def kernel(x, y):
     i = tl.arange(0, 8)
     p = tl.where(i < 4, x + i, y + i - 4)
@@ -366,7 +354,7 @@ def test_addresses_are_aligned_and_pointers_come_from_arguments():
         ("(x.to(tl.int64) + 2).to(tl.pointer_type(tl.float32))", "is not aligned"),
         ("tl.load(x.to(tl.pointer_type(tl.int64))).to(tl.pointer_type(tl.int8))", "no"),
     ):
-        kernel = jit(f"@triton.jit\ndef kernel(x):\n    tl.store({change}, 1)\n")
+        kernel = jit(f"def kernel(x):\n    tl.store({change}, 1)\n")
         with pytest.raises(LaunchError, match=message):
             run(kernel, ONE, {"x": np.ones(4, np.float32)})
 
@@ -440,7 +428,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_refusals(call):
-    head = "@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 8)\n"
+    head = "def kernel(x):\n    i = tl.arange(0, 8)\n"
     source = f"{head}    tl.store(x + i, {call})\n"
     with pytest.raises(LaunchError, match=REFUSED[call]):
         run(jit(source), ONE, {"x": np.zeros(8, np.float32)})
@@ -449,7 +437,6 @@ def test_refusals(call):
 def test_a_program_that_waits_for_another_ends(monkeypatch):
     monkeypatch.setattr(interpreter, "_PATIENCE", 1000)
     kernel = jit("""
-@triton.jit
 def kernel(x):
     while tl.atomic_add(x, 0) == 0:
         pass
@@ -463,7 +450,6 @@ def kernel(x):
 
 def test_prints_and_hints(capsys):
     kernel = jit("""
-@triton.jit
 def kernel(x, n):
     tl.assume(n > 3)
     n = tl.multiple_of(n, 4)
@@ -496,7 +482,6 @@ def test_threads_do_not_disturb_each_other():
 def test_a_helper_of_another_module():
     kernel = jit(
         """
-@triton.jit
 def kernel(x):
     tl.store(x, other.helper(tl.load(x), 5))
 """,
@@ -514,14 +499,13 @@ class Mode(enum.Enum):
 
 def test_constants_are_told_apart():
     kernel = jit("""
-@triton.jit
 def kernel(x, c: tl.constexpr, fn: tl.constexpr):
     if c is True:
         tl.store(x, 10)
     else:
         tl.store(x, fn(c + 1, 2))
 """)
-    source = "@triton.jit\ndef kernel(a, b):\n    return a SIGN b\n"
+    source = "def kernel(a, b):\n    return a SIGN b\n"
     plus, times = (jit(source.replace("SIGN", sign)) for sign in "+*")
     for c, fn, wanted in (
         *((1, plus, 4), (True, plus, 10), (1.0, plus, 4), (1, times, 4)),
@@ -534,7 +518,7 @@ def kernel(x, c: tl.constexpr, fn: tl.constexpr):
 
 def test_constants_of_any_type():
     kernel = jit(
-        "@triton.jit\ndef kernel(x, mode: tl.constexpr, sizes: tl.constexpr):\n"
+        "def kernel(x, mode: tl.constexpr, sizes: tl.constexpr):\n"
         "    if mode == SLOW:\n        tl.store(x, sizes[1])\n",
         SLOW=tl.constexpr(Mode.SLOW),
     )
@@ -544,7 +528,7 @@ def test_constants_of_any_type():
 
 
 def test_global_constants_that_change_are_noticed():
-    kernel = jit("@triton.jit\ndef kernel(x):\n    tl.store(x, C)\n", C=tl.constexpr(3))
+    kernel = jit("def kernel(x):\n    tl.store(x, C)\n", C=tl.constexpr(3))
     out = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
     assert jaxfn.triton_call(kernel, 1, out=out) == 3
     kernel.fn.__globals__["C"] = tl.constexpr(4)

@@ -430,7 +430,6 @@ def test_other_functions(expression):
 
 
 MAPPED = """
-@triton.jit
 def chosen(a, b):
     if a > b:
         c = a
@@ -438,7 +437,6 @@ def chosen(a, b):
         c = b * 2
     return c, a - b
 
-@triton.jit
 def kernel(x, y, out, N: tl.constexpr):
     i = tl.arange(0, N)
     a, b = tl.map_elementwise(chosen, tl.load(x + i), tl.load(y + i))
@@ -458,7 +456,6 @@ def test_map_elementwise(name):
 @pytest.mark.skipif(not hasattr(tl, "atomic_load"), reason="Triton has none")
 def test_atomic_load_and_store():
     kernel = jit("""
-@triton.jit
 def kernel(x, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.atomic_store(x + i, tl.atomic_load(x + i, i > 1) + 1, i > 2)
@@ -469,15 +466,12 @@ def kernel(x, N: tl.constexpr):
 
 
 HELPERS = """
-@triton.jit
 def product(a, b):
     return a * b
 
-@triton.jit
 def recurrence(a1, b1, a2, b2):
     return a1 * a2, b1 * a2 + b2
 
-@triton.jit
 def larger(a, b):
     if a > b:
         return a
@@ -490,7 +484,6 @@ def test_reduce_and_scan_by_helpers():
     kernel = jit(
         HELPERS
         + """
-@triton.jit
 def kernel(x_ptr, y_ptr, out, N: tl.constexpr):
     i = tl.arange(0, N)
     x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
@@ -523,7 +516,6 @@ def kernel(x_ptr, y_ptr, out, N: tl.constexpr):
 
 
 DOT = """
-@triton.jit
 def kernel(a, b, c, K: tl.constexpr, WANTED: tl.constexpr):
     i, j, k = tl.arange(0, 16), tl.arange(0, 32), tl.arange(0, K)
     x = tl.load(a + i[:, None] * K + k[None, :])
@@ -546,7 +538,6 @@ def test_dot(name):
 
 def test_dot_of_batches_and_of_an_accumulator_in_half_precision():
     kernel = jit("""
-@triton.jit
 def kernel(a, b, c, d):
     n, i, j = tl.arange(0, 2), tl.arange(0, 16), tl.arange(0, 16)
     at = n[:, None, None] * 256 + i[None, :, None] * 16 + j[None, None, :]
@@ -599,7 +590,6 @@ ATOMICS = {
     "xchg": lambda a, b: b,
 }
 COMBINE = """
-@triton.jit
 def kernel(x, index, out, old, N: tl.constexpr):
     i = tl.arange(0, N)
     v, j = tl.load(x + i), tl.load(index + i)
@@ -633,7 +623,6 @@ def test_atomics_with_duplicates(verb, name):
 @pytest.mark.parametrize("name", ["int32", "int64", "float32"])
 def test_compare_and_swap(name):
     source = """
-@triton.jit
 def kernel(out, old, N: tl.constexpr):
     i = tl.arange(0, N)
     seen = tl.atomic_cas(out + i // 4, (i % 4).to(KIND), (i % 4 + 1).to(KIND))

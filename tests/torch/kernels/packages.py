@@ -176,7 +176,7 @@ liger(
 liger(
     "layer_norm:LigerLayerNormFunction",
     lambda: [normal(3, 4, 20), normal(20), normal(20), 1e-5],
-    lambda x, w, b, e: F.layer_norm(x, (20,), w, b, e),
+    lambda x, w, b, e: F.layer_norm(x, x.shape[-1:], w, b, e),
 )
 liger(
     "swiglu:LigerSiLUMulFunction",
