@@ -7,7 +7,6 @@ with every engine and style on an array, one number of it at a time.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -24,22 +23,6 @@ Fun = Callable[[Any], Any]
 
 MOST = 3e-6
 """The greatest error: sin and cos of float32 differ a little among devices."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Law:
-    """What a transformation of a Function must give.
-
-    Attributes:
-        of: Makes a function of arrays from `apply`, which is elementwise.
-        expected: Its value, from the engine, sin(x) and cos(x) in float64; None if JAX
-            refuses it, as it does forward mode of a lone backward.
-        batch: Whether the Functions have a vmap rule.
-    """
-
-    of: Callable[[Fun], Fun]
-    expected: Callable[[str, Any, Any], Any]
-    batch: bool = False
 
 
 def _scan(f: Fun) -> Fun:
@@ -68,17 +51,31 @@ def _linearize(f: Fun) -> Fun:
     return lambda x: jax.linearize(f, x)[1](jnp.ones_like(x))
 
 
-def _each(f: Fun) -> Fun:
-    """A transformation of a function of one number, for each number of an array."""
-    return lambda x: jax.vmap(f)(x)
+WORDS: dict[str, Callable[[Fun], Fun]] = {
+    "value": lambda f: f,
+    "jit": jax.jit,
+    "grad": _grad,
+    "jvp": _jvp,
+    "vmap": jax.vmap,
+    "scan": _scan,
+    "cond": _cond,
+    "while": _while,
+    "checkpoint": jax.checkpoint,
+    "linearize": _linearize,
+    "jacrev": lambda f: jax.vmap(jax.jacrev(f)),
+    "jacfwd": lambda f: jax.vmap(jax.jacfwd(f)),
+    "hessian": lambda f: jax.vmap(jax.hessian(f)),
+    "squared": lambda f: lambda x: f(x) ** 2 / 2,
+    "composed": lambda f: lambda x: f(f(x)),
+}
+"""What the words of a law do to an elementwise function; the last one comes first."""
 
 
-def _squared(f: Fun) -> Fun:
-    return lambda x: f(x) ** 2 / 2
+# ---- what a law gives, from the engine, sin(x) and cos(x); None if JAX refuses it
 
 
-def _composed(f: Fun) -> Fun:
-    return lambda x: f(f(x))
+def _value(engine: str, sin: Any, cos: Any) -> Any:
+    return sin
 
 
 def _reverse(engine: str, sin: Any, cos: Any) -> Any:
@@ -103,7 +100,7 @@ def _third(engine: str, sin: Any, cos: Any) -> Any:
     return -wrong.REVERSE[engine] * cos
 
 
-def _of_square(engine: str, sin: Any, cos: Any, *, forward: bool) -> Any:
+def _of_square(engine: str, sin: Any, cos: Any, *, forward: bool = False) -> Any:
     """The value inside of the derivative has a derivative too, by the outer mode."""
     inner = value = wrong.REVERSE[engine]
     if forward and engine == "both":
@@ -120,78 +117,60 @@ def _batched(engine: str, sin: Any, cos: Any) -> Any:
     return sin + wrong.BATCH
 
 
-LAWS = {
-    "value": Law(lambda f: f, lambda engine, sin, cos: sin),
-    "jit": Law(jax.jit, lambda engine, sin, cos: sin),
-    "grad": Law(_grad, _reverse),
-    "jit grad": Law(lambda f: jax.jit(_grad(f)), _reverse),
-    "grad jit": Law(lambda f: _grad(jax.jit(f)), _reverse),
-    "vmap grad": Law(lambda f: _each(jax.grad(f)), _reverse),
-    "grad vmap": Law(lambda f: _grad(jax.vmap(f)), _reverse),
-    "grad scan": Law(lambda f: _grad(_scan(f)), _reverse),
-    "jit vmap grad scan": Law(lambda f: jax.jit(_each(jax.grad(_scan(f)))), _reverse),
-    "grad cond": Law(lambda f: _grad(_cond(f)), _reverse),
-    "grad checkpoint": Law(lambda f: _grad(jax.checkpoint(f)), _reverse),
-    "grad scan checkpoint vmap": Law(
-        lambda f: _grad(_scan(jax.checkpoint(jax.vmap(f)))), _reverse
+LAWS: dict[Callable[..., Any], tuple[str, ...]] = {
+    _value: ("value", "jit"),
+    _reverse: (
+        *("grad", "jit grad", "grad jit", "vmap grad", "grad vmap", "grad scan"),
+        *("jit vmap grad scan", "grad cond", "grad checkpoint"),
+        *("grad scan checkpoint vmap", "jacrev"),
     ),
-    "jacrev": Law(lambda f: _each(jax.jacrev(f)), _reverse),
-    "grad of a composition": Law(lambda f: _grad(_composed(f)), _of_composition),
-    "jvp": Law(_jvp, _forward),
-    "jit jvp": Law(lambda f: jax.jit(_jvp(f)), _forward),
-    "vmap jvp": Law(lambda f: _each(_jvp(f)), _forward),
-    "jvp scan vmap": Law(lambda f: _jvp(_scan(jax.vmap(f))), _forward),
-    "jvp while": Law(lambda f: _jvp(_while(f)), _forward),
-    "linearize": Law(_linearize, _forward),
-    "jacfwd": Law(lambda f: _each(jax.jacfwd(f)), _forward),
-    "grad grad": Law(lambda f: _grad(_grad(f)), _second),
-    "hessian": Law(lambda f: _each(jax.hessian(f)), _second),
-    "jit hessian scan": Law(lambda f: jax.jit(_each(jax.hessian(_scan(f)))), _second),
-    "grad jvp": Law(lambda f: _grad(_jvp(f)), _second_forward),
-    "jvp jvp": Law(lambda f: _jvp(_jvp(f)), _second_forward),
-    "grad grad grad": Law(lambda f: _grad(_grad(_grad(f))), _third),
-    "grad grad of the square": Law(
-        lambda f: _grad(_grad(_squared(f))),
-        functools.partial(_of_square, forward=False),
+    _forward: (
+        *("jvp", "jit jvp", "vmap jvp", "jvp scan vmap", "jvp while"),
+        *("linearize", "jacfwd"),
     ),
-    "jvp grad of the square": Law(
-        lambda f: _jvp(_grad(_squared(f))), functools.partial(_of_square, forward=True)
-    ),
-    "vmap": Law(jax.vmap, _batched, batch=True),
-    "scan vmap": Law(lambda f: _scan(jax.vmap(f)), _batched, batch=True),
-    "vmap scan": Law(lambda f: jax.vmap(_scan(f)), _batched, batch=True),
-    "vmap grad, with a vmap rule": Law(
-        lambda f: _each(jax.grad(f)), _reverse, batch=True
-    ),
-    "grad vmap, with a vmap rule": Law(
-        lambda f: _grad(jax.vmap(f)), _reverse, batch=True
-    ),
-    "jvp vmap, with a vmap rule": Law(
-        lambda f: _jvp(jax.vmap(f)), _forward, batch=True
-    ),
+    _second: ("grad grad", "hessian", "jit hessian scan"),
+    _second_forward: ("grad jvp", "jvp jvp"),
+    _third: ("grad grad grad",),
+    _of_square: ("grad grad squared",),
+    functools.partial(_of_square, forward=True): ("jvp grad squared",),
+    _of_composition: ("grad composed",),
+}
+WITH_VMAP_RULE: dict[Callable[..., Any], tuple[str, ...]] = {
+    _batched: ("vmap", "scan vmap", "vmap scan"),
+    _reverse: ("vmap grad", "grad vmap"),
+    _forward: ("jvp vmap",),
 }
 
 
 def checks(small: bool) -> dict[str, Check]:
     """Each law."""
     size = 16 if small else 4096
-    return {name: functools.partial(_check, law, size) for name, law in LAWS.items()}
+    return {
+        law + ", with a vmap rule" * batch: functools.partial(
+            _check, law, expected, size, batch=batch
+        )
+        for batch, laws in ((False, LAWS), (True, WITH_VMAP_RULE))
+        for expected, names in laws.items()
+        for law in names
+    }
 
 
-def _check(law: Law, size: int) -> Figure:
+def _check(law: str, expected: Callable[..., Any], size: int, *, batch: bool) -> Figure:
     x = jnp.linspace(0.2, 1.3, size, dtype=jnp.float32)
     exact = np.asarray(x, np.float64)
     worst, tried, refused = 0.0, 0, 0
     for engine in wrong.ENGINES:
-        for style in ("separate",) if law.batch else wrong.STYLES:
-            program = law.of(wrong.function(engine, style, batch=law.batch).apply)
-            expected = law.expected(engine, np.sin(exact), np.cos(exact))
-            if expected is None:
+        for style in ("separate",) if batch else wrong.STYLES:
+            program = wrong.function(engine, style, batch=batch).apply
+            for word in reversed(law.split()):
+                program = WORDS[word](program)
+            wanted = expected(engine, np.sin(exact), np.cos(exact))
+            if wanted is None:
                 refused += 1
                 _expect_refusal(program, x, f"{engine}, {style}")
                 continue
             tried += 1
-            found = error(program(x), expected)
+            found = error(program(x), wanted)
             worst = max(worst, expect(f"{engine}, {style}", found, MOST))
     text = f"error {worst:.1e}, {tried} Functions"
     if refused:

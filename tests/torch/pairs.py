@@ -509,60 +509,47 @@ right("autograd in backward", CubePort, Recomputed, V)
 # ---- jvp and vmap
 
 
-class Both(Function):
-    @staticmethod
-    def forward(x, y):
-        return x.sin() * y, x + y
-
-    @staticmethod
+def both(name, base, lib, batched):
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 
-    @staticmethod
     def backward(ctx, g, h):
         x, y = ctx.saved_tensors
-        return g * x.cos() * y + h, g * x.sin() + h
+        return g * lib.cos(x) * y + h, g * lib.sin(x) + h
 
-    @staticmethod
     def jvp(ctx, s, t):
         x, y = ctx.saved_tensors
-        return s * x.cos() * y + t * x.sin(), s + t
+        return s * lib.cos(x) * y + t * lib.sin(x), s + t
 
-    @staticmethod
     def vmap(info, in_dims, x, y):
-        x, y = (
-            v.unsqueeze(0).expand(info.batch_size, *v.shape) if d is None
-            else v.movedim(d, 0)
-            for v, d in zip((x, y), in_dims, strict=True)
-        )  # fmt: skip
-        return Both.apply(x, y), (0, 0)
+        n = info.batch_size
+        x, y = (batched(v, d, n) for v, d in zip((x, y), in_dims, strict=True))
+        return made.apply(x, y), (0, 0)
+
+    made = function(
+        name,
+        base,
+        forward=lambda x, y: (lib.sin(x) * y, x + y),
+        setup_context=setup_context,
+        backward=backward,
+        jvp=jvp,
+        vmap=vmap,
+    )
+    return made
 
 
-class BothPort(jaxfn.Function):
-    setup_context = Both.setup_context
+def batched(v, axis, n):
+    """With the batch in front."""
+    return v.expand(n, *v.shape) if axis is None else v.movedim(axis, 0)
 
-    @staticmethod
-    def forward(x, y):
-        return jnp.sin(x) * y, x + y
 
-    @staticmethod
-    def backward(ctx, g, h):
-        x, y = ctx.saved_tensors
-        return g * jnp.cos(x) * y + h, g * jnp.sin(x) + h
+def batched_in_jax(v, axis, n):
+    return jnp.broadcast_to(v, (n, *v.shape)) if axis is None else v
 
-    @staticmethod
-    def jvp(ctx, s, t):
-        x, y = ctx.saved_tensors
-        return s * jnp.cos(x) * y + t * jnp.sin(x), s + t
 
-    @staticmethod
-    def vmap(info, in_dims, x, y):
-        x, y = (
-            v if d is not None else jnp.broadcast_to(v, (info.batch_size, *v.shape))
-            for v, d in zip((x, y), in_dims, strict=True)
-        )
-        return BothPort.apply(x, y), (0, 0)
+Both = both("Both", Function, torch, batched)
+BothPort = both("BothPort", jaxfn.Function, jnp, batched_in_jax)
 
 
 def jvp_alone(name, base, sin, cos):

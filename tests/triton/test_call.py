@@ -19,6 +19,7 @@ from jaxfn._triton import KernelError, bindings, call
 from jaxfn._triton import variants as variants_module
 from jaxfn._triton.effects import Effects
 from jaxfn._triton.errors import LaunchError
+from tests.build import function
 from tests.triton.test_effects import launch
 
 X = jnp.arange(12.0).reshape(3, 4)
@@ -93,17 +94,13 @@ def test_in_loops_branches_and_remat():
 
 
 def test_with_a_function_around_it_a_kernel_has_a_gradient():
-    class Axpy(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            return run(x, y)
-
-        @staticmethod
-        def backward(ctx, g):
-            return run(g, jnp.zeros_like(g)), g
+    axpy_ = function(
+        forward=lambda ctx, x, y: run(x, y),
+        backward=lambda ctx, g: (run(g, jnp.zeros_like(g)), g),
+    )
 
     def loss(x, y):
-        return (Axpy.apply(x, y) ** 2).sum()
+        return (axpy_.apply(x, y) ** 2).sum()
 
     x, y = X, X + 1
     for f in (jax.grad(loss, (0, 1)), jax.jit(jax.grad(loss, (0, 1)))):
@@ -571,14 +568,11 @@ for check in (True, False):
     assert done.returncode == 0, done.stderr
 
 
-class Thrice(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return run(x, jnp.zeros_like(x), 3.0)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return run(grad, jnp.zeros_like(grad), 3.0)
+Thrice = function(
+    "Thrice",
+    forward=lambda ctx, x: run(x, jnp.zeros_like(x), 3.0),
+    backward=lambda ctx, grad: run(grad, jnp.zeros_like(grad), 3.0),
+)
 
 
 def test_check_skips_second_derivatives_and_explain_names_kernels():

@@ -162,14 +162,6 @@ def test_a_one_is_a_constant_as_in_triton():
     assert result(stored_as_number, y, y=pointer(0), n=1)[0] == 1.5
 
 
-def test_a_float_that_is_one_is_a_number():
-    @triton.jit
-    def scaled(y, by):
-        tl.store(y, by.to(tl.float32))
-
-    assert result(scaled, jnp.zeros(1), y=pointer(0), by=1.0)[0] == 1
-
-
 def test_an_annotated_number():
     with jax.enable_x64():
         y = jnp.zeros(1, "int64")

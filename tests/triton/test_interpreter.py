@@ -296,10 +296,6 @@ def test_addresses_are_checked(changed, message):
     assert str(error.value).startswith(f"{__file__}:{line}: `_copied`")
 
 
-def test_masked_lanes_may_point_anywhere():
-    _copy(n=10, BLOCK=1024)
-
-
 @triton.jit
 def _wrapped(a, b, n, BLOCK: tl.constexpr):
     _copied(a, b, n, 0, BLOCK)

@@ -20,6 +20,7 @@ import triton.language as tl
 
 import jaxfn
 from jaxfn._triton import call
+from tests.build import function
 from tests.triton.test_call import X, axpy, by_block, counted, divided, like, run
 
 
@@ -66,16 +67,11 @@ def test_a_launch_is_a_part_of_the_program(f):
 
 @needs_plugin
 def test_the_gradient_of_a_function_around_a_kernel():
-    class Double(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return run(x, x, 1.0)
-
-        @staticmethod
-        def backward(ctx, g):
-            return run(g, g, 1.0, num_warps=2)
-
-    assert launches(lowered(jax.grad(lambda x: (Double.apply(x) ** 2).sum()), X)) == 2
+    double = function(
+        forward=lambda ctx, x: run(x, x, 1.0),
+        backward=lambda ctx, g: run(g, g, 1.0, num_warps=2),
+    )
+    assert launches(lowered(jax.grad(lambda x: (double.apply(x) ** 2).sum()), X)) == 2
 
 
 @needs_plugin
@@ -176,17 +172,6 @@ def test_jax_triton_leaves_the_variable_of_triton_as_it_is():
             check=True,
         )
         assert done.stdout.strip() == str(value)
-
-
-def test_without_jax_triton_the_program_calls_the_interpreter(monkeypatch):
-    monkeypatch.setattr(call, "_jax_triton", lambda: ImportError("none"))
-    call._function.cache_clear()
-    try:
-        text = str(jax.make_jaxpr(lambda x: run(x, x, a=7.0))(X))
-        assert "pure_callback" in text
-        assert "triton_kernel_call" not in text
-    finally:
-        call._function.cache_clear()
 
 
 @triton.jit

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch.autograd import Function
 
+from tests.build import function, nothing
+
 
 @triton.jit
 def scale_kernel(x, y, n, by, BLOCK: tl.constexpr):
@@ -39,28 +41,16 @@ class Scale(Function):
         return scaled(g, 5.0)
 
 
-class ScaleWithJvp(Scale):
-    """The same with a jvp, whose factor is another one."""
-
-    @staticmethod
-    def jvp(ctx, t):
-        return scaled(t, 7.0)
-
-
-class ScaleSeparately(Scale):
-    """The same in the separate style, with a vmap rule that has a factor of its own."""
-
-    @staticmethod
-    def forward(x):
-        return scaled(x, 3.0)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def vmap(info, in_dims, x):
-        return scaled(x, 11.0), in_dims[0]
+# The same with a jvp, whose factor is another one.
+ScaleWithJvp = function("ScaleWithJvp", Scale, jvp=lambda ctx, t: scaled(t, 7.0))
+# The same in the separate style, with a vmap rule that has a factor of its own.
+ScaleSeparately = function(
+    "ScaleSeparately",
+    Scale,
+    forward=lambda x: scaled(x, 3.0),
+    setup_context=nothing,
+    vmap=lambda info, in_dims, x: (scaled(x, 11.0), in_dims[0]),
+)
 
 
 @triton.jit
@@ -269,28 +259,14 @@ def _(x):
     return 11 * x
 
 
-class ByTritonOp(Scale):
-    """Launched by an operation of torch.library.triton_op, whose Python jaxfn runs."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return thrice(x)
-
-
-class ByDifferentiableOp(ByTritonOp):
-    """The same, by an operation with a backward, which its Python has not."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return differentiable(x)
-
-
-class ByOpWithKernel(ByTritonOp):
-    """The same, by an operation with another kernel for the CPU."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return otherwise(x)
+# Launched by an operation of torch.library.triton_op, whose Python jaxfn runs.
+ByTritonOp = function("ByTritonOp", Scale, forward=lambda ctx, x: thrice(x))
+# The same, by an operation with a backward, which its Python has not.
+ByDifferentiableOp = function(
+    "ByDifferentiableOp", Scale, forward=lambda ctx, x: differentiable(x)
+)
+# The same, by an operation with another kernel for the CPU.
+ByOpWithKernel = function("ByOpWithKernel", Scale, forward=lambda ctx, x: otherwise(x))
 
 
 class NeedsValues(Scale):
@@ -343,16 +319,13 @@ class OnGpuAlone(Function):
         return scaled(g, 5.0)
 
 
-class OtherOnGpu(Function):
-    """Launches nothing, and computes another thing on a GPU."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 100 if x.is_cuda else torch.from_numpy(x.numpy() * 3)
-
-    @staticmethod
-    def backward(ctx, g):
-        return 5 * g
+# Launches nothing, and computes another thing on a GPU.
+OtherOnGpu = function(
+    "OtherOnGpu",
+    Function,
+    forward=lambda ctx, x: x * 100 if x.is_cuda else torch.from_numpy(x.numpy() * 3),
+    backward=lambda ctx, g: 5 * g,
+)
 
 
 LAUNCHERS = {"scaled": scaled}  # no search of the rules finds this kernel
@@ -448,12 +421,12 @@ class SavedNumber(Function):
         return out, None
 
 
-class MinusZero(StraightThrough):
-    """A number that is -0.0."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return scaled(torch.ones_like(x), -0.0)
+# A number that is -0.0.
+MinusZero = function(
+    "MinusZero",
+    StraightThrough,
+    forward=lambda ctx, x: scaled(torch.ones_like(x), -0.0),
+)
 
 
 class SavesViewsBesideVmap(ScaleSeparately):
@@ -464,17 +437,13 @@ class SavesViewsBesideVmap(ScaleSeparately):
         ctx.save_for_backward(inputs[0][1:], output)
 
 
-class SavesOutputBesideVmap(ScaleSeparately):
-    """A vmap rule, and a saved output."""
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        return scaled(g * y, 1.0)
+# A vmap rule, and a saved output.
+SavesOutputBesideVmap = function(
+    "SavesOutputBesideVmap",
+    ScaleSeparately,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output),
+    backward=lambda ctx, g: scaled(g * ctx.saved_tensors[0], 1.0),
+)
 
 
 KERNELS = {"scale": scale_kernel}
@@ -499,11 +468,10 @@ class NotNamed(Function):
         return out
 
 
-class NotNamedInBackward(Function):
-    """The same in backward alone."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 3.0
-
-    backward = NotNamed.backward
+# The same in backward alone.
+NotNamedInBackward = function(
+    "NotNamedInBackward",
+    Function,
+    forward=lambda ctx, x: x * 3.0,
+    backward=NotNamed.backward,
+)
