@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 import jaxfn
 from tests.build import function
 
-from .ports import original, ported, saving
+from .ports import keeping, original, ported, saving
 
 
 class Pair(NamedTuple):
@@ -48,27 +48,8 @@ def port(original):
 # ---- what is saved
 
 
-class Exp(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x.exp()
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        return g * y
-
-
-class ExpPort(jaxfn.Function):
-    backward = Exp.backward
-
-    @staticmethod
-    def forward(ctx, x):
-        y = jnp.exp(x)
-        ctx.save_for_backward(y)
-        return y
+Exp = original("Exp", torch.exp, lambda g, y: g * y, keeping)
+ExpPort = ported("ExpPort", jnp.exp, lambda g, y: g * y, keeping)
 
 
 @jaxfn.custom_function
@@ -430,78 +411,49 @@ Round = original("Round", torch.round, lambda g, x: g * 7 * x)
 RoundPort = function("RoundPort", forward=saving(jnp.round), backward=Round.backward)
 
 
-class Nested(Function):
-    """Another Function in forward and backward, and a kink."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return Round.apply(x) * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * Round.apply(x) * torch.clamp(x, max=1.0)
-
-
-class NestedPort(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return RoundPort.apply(x) * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * RoundPort.apply(x) * jnp.minimum(x, 1.0)
+# Another Function in forward and backward, and a kink.
+Nested = original(
+    "Nested",
+    lambda x: Round.apply(x) * x,
+    lambda g, x: g * Round.apply(x) * torch.clamp(x, max=1.0),
+)
+NestedPort = ported(
+    "NestedPort",
+    lambda x: RoundPort.apply(x) * x,
+    lambda g, x: g * RoundPort.apply(x) * jnp.minimum(x, 1.0),
+)
 
 
-class RoundedSaved(Function):
+def rounded_saved(name, base, rounded):
     """Saves the value of another Function: nothing says its second derivative."""
 
-    @staticmethod
     def forward(ctx, x):
-        y = Round.apply(x)
+        y = rounded.apply(x)
         ctx.save_for_backward(x, y)
         return y * x
 
-    @staticmethod
     def backward(ctx, g):
         x, y = ctx.saved_tensors
         return g * (y + 7 * x * x)
 
-
-class RoundedSavedPort(jaxfn.Function):
-    backward = RoundedSaved.backward
-
-    @staticmethod
-    def forward(ctx, x):
-        y = RoundPort.apply(x)
-        ctx.save_for_backward(x, y)
-        return y * x
+    return function(name, base, forward=forward, backward=backward)
 
 
+RoundedSaved = rounded_saved("RoundedSaved", Function, Round)
+RoundedSavedPort = rounded_saved("RoundedSavedPort", jaxfn.Function, RoundPort)
 right("surrogate", RoundPort, Round, V)
 right("nested", NestedPort, Nested, V)
 
 
-class Recomputed(Function):
+def cubes_slope(g, x):
     """Autograd inside backward."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            y = x**3
-        return torch.autograd.grad(y, x, g)[0]
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        y = x**3
+    return torch.autograd.grad(y, x, g)[0]
 
 
+Recomputed = original("Recomputed", lambda x: x**3, cubes_slope)
 CubePort = ported("CubePort", lambda x: x**3, lambda g, x: 3 * g * x**2)
 right("autograd in backward", CubePort, Recomputed, V)
 
@@ -631,80 +583,52 @@ Single = original(
 SinglePort = ported("SinglePort", jnp.sin, lambda g, x: g * jnp.cos(x))
 
 
-class NotDouble(Function):
-    """Raises in double precision."""
-
-    @staticmethod
-    def forward(ctx, x):
-        assert x.dtype == torch.float32
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0].cos()
+def single_sin(x):
+    assert x.dtype == torch.float32
+    return x.sin()
 
 
+# Raises in double precision.
+NotDouble = original("NotDouble", single_sin, lambda g, x: g * x.cos())
 right("constants", ConstantsPort, Constants, V)
 right("single precision inside", SinglePort, Single, V)
 right("no double precision", SinglePort, NotDouble, V)
 
 
-class Root(Function):
+def root(a):
     """An iteration that stops at a tolerance: x of x**3 + x = a."""
-
-    @staticmethod
-    def forward(ctx, a):
-        x = torch.zeros_like(a)
-        for _ in range(100):
-            step = (x**3 + x - a) / 3
-            x = x - step
-            if step.abs().max() < 1e-5:
-                break
-        ctx.save_for_backward(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g / (3 * x**2 + 1)
+    x = torch.zeros_like(a)
+    for _ in range(100):
+        step = (x**3 + x - a) / 3
+        x = x - step
+        if step.abs().max() < 1e-5:
+            break
+    return x
 
 
-class RootPort(jaxfn.Function):
-    """By bisection."""
+def bisection(a):
+    """The same."""
 
-    backward = Root.backward
-
-    @staticmethod
-    def forward(ctx, a):
-        def step(_, ends):
-            x = sum(ends) / 2
-            is_low = x**3 + x < a
-            return jnp.where(is_low, x, ends[0]), jnp.where(is_low, ends[1], x)
-
-        ends = jax.lax.fori_loop(0, 40, step, (-jnp.abs(a) - 1, jnp.abs(a) + 1))
+    def step(_, ends):
         x = sum(ends) / 2
-        ctx.save_for_backward(x)
-        return x
+        is_low = x**3 + x < a
+        return jnp.where(is_low, x, ends[0]), jnp.where(is_low, ends[1], x)
+
+    return sum(jax.lax.fori_loop(0, 40, step, (-jnp.abs(a) - 1, jnp.abs(a) + 1))) / 2
 
 
-class LogDet(Function):
+Root = original("Root", root, lambda g, x: g / (3 * x**2 + 1), keeping)
+RootPort = ported("RootPort", bisection, lambda g, x: g / (3 * x**2 + 1), keeping)
+
+
+def logdet(a):
     """A domain: what is symmetric and positive definite."""
-
-    @staticmethod
-    def forward(ctx, a):
-        if not torch.equal(a, a.mT):
-            raise ValueError("not symmetric")
-        low = torch.linalg.cholesky(a)
-        ctx.save_for_backward(a)
-        return 2 * low.diagonal().log().sum()
-
-    @staticmethod
-    def backward(ctx, g):
-        (a,) = ctx.saved_tensors
-        return g * torch.linalg.inv(a)
+    if not torch.equal(a, a.mT):
+        raise ValueError("not symmetric")
+    return 2 * torch.linalg.cholesky(a).diagonal().log().sum()
 
 
+LogDet = original("LogDet", logdet, lambda g, a: g * torch.linalg.inv(a))
 LogDetPort = ported(
     "LogDetPort",
     lambda a: 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(a))).sum(),

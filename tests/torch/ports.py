@@ -40,19 +40,30 @@ def saving(f: Any) -> Any:
     return forward
 
 
+def keeping(f: Any) -> Any:
+    """A forward that saves its output."""
+
+    def forward(ctx: Any, *xs: Any) -> Any:
+        y = f(*xs)
+        ctx.save_for_backward(y)
+        return y
+
+    return forward
+
+
 def pulling(f: Any) -> Any:
     """A backward that is made of the gradient and what was saved."""
     return lambda ctx, g: f(g, *ctx.saved_tensors)
 
 
 def original(name: str, value: Any, gradient: Any, saves: Any = saving) -> Any:
-    """A Function of PyTorch that saves its arguments."""
+    """A Function of PyTorch that saves its arguments, or its output."""
     rules = {"forward": saves(value), "backward": pulling(gradient)}
     return function(name, Function, **rules)
 
 
 def ported(name: str, value: Any, gradient: Any, saves: Any = saving) -> Any:
-    """A Function of jaxfn that saves its arguments."""
+    """A Function of jaxfn that saves its arguments, or its output."""
     return function(name, forward=saves(value), backward=pulling(gradient))
 
 
@@ -177,17 +188,6 @@ def port_sparsemax(x: Any) -> Any:
     return jnp.maximum(x - tau, 0)
 
 
-def _keeping(f: Any) -> Any:
-    """A forward that saves its output."""
-
-    def forward(ctx: Any, x: Any) -> Any:
-        y = f(x)
-        ctx.save_for_backward(y)
-        return y
-
-    return forward
-
-
 def torch_unsparse(g: Any, y: Any) -> Any:
     g = torch.where(y > 0, g, 0.0)
     mean = g.sum(-1, keepdim=True) / (y > 0).sum(-1, keepdim=True)
@@ -205,7 +205,7 @@ pair(
     (torch_sparsemax, torch_unsparse),
     (port_sparsemax, port_unsparse),
     (64, 32),
-    saves=_keeping,
+    saves=keeping,
 )
 pair(
     "Attention",

@@ -17,7 +17,7 @@ from tests.build import function
 from . import packages, pairs, test_constructs
 from .other_ways import Square
 from .pairs import RIGHT, A, V, W
-from .ports import original, ported
+from .ports import keeping, original, ported
 from .wrong_ports import WRONG
 
 SAVED = "PyTorch takes what forward computes and saves for constants"
@@ -237,47 +237,39 @@ def test_once_differentiable_is_no_second_derivative():
     assert report.ok
 
 
-class Settles(Function):
+def settled(x, tolerance):
     """An iteration, which is no more accurate than its tolerance."""
+    y = torch.zeros_like(x)
+    while True:
+        last, y = y, 0.5 * torch.tanh(y) + x
+        if (y - last).norm() < tolerance:
+            return y
 
-    @staticmethod
-    def forward(ctx, x, tolerance):
-        y = torch.zeros_like(x)
-        while True:
-            last, y = y, 0.5 * torch.tanh(y) + x
-            if (y - last).norm() < tolerance:
-                break
-        ctx.save_for_backward(y)
-        return y
 
-    @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        return g / (1 - 0.5 / torch.cosh(y) ** 2), None
+def settled_in_jax(x, tolerance):
+    def step(state):
+        return 0.5 * jnp.tanh(state[0]) + x, state[0]
+
+    def goes_on(state):
+        return jnp.linalg.norm(state[0] - state[1]) >= tolerance
+
+    return jax.lax.while_loop(goes_on, step, (0 * x, 0 * x + jnp.inf))[0]
+
+
+def slope_there(g, y, cosh=torch.cosh):
+    return g / (1 - 0.5 / cosh(y) ** 2), None
+
+
+Settles = original("Settles", settled, slope_there, keeping)
 
 
 def settles(seen):
     """Return a port whose backward sees the saved output through a function."""
 
-    class Port(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x, tolerance):
-            def step(state):
-                return 0.5 * jnp.tanh(state[0]) + x, state[0]
+    def gradient(g, y):
+        return slope_there(g, seen(y), jnp.cosh)
 
-            def goes_on(state):
-                return jnp.linalg.norm(state[0] - state[1]) >= tolerance
-
-            y = jax.lax.while_loop(goes_on, step, (0 * x, 0 * x + jnp.inf))[0]
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx, g):
-            (y,) = map(seen, ctx.saved_tensors)
-            return g / (1 - 0.5 / jnp.cosh(y) ** 2), None
-
-    return Port
+    return ported("Port", settled_in_jax, gradient, keeping)
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-4])

@@ -31,11 +31,24 @@ def refused(*words, args=1):
     return put
 
 
-@refused("scale_kernel", "its grid is made of the value", "shapes", args=2)
-def grid_of_values(ctx, x, n):
-    out = torch.empty_like(x)
+def launching(*words, args=1):
+    """The same of a launch that fills the output."""
+
+    def put(launch):
+        def forward(ctx, x, *others):
+            out = torch.empty_like(x)
+            launch(x, *others, out)
+            return out
+
+        forward.__name__ = launch.__name__
+        return refused(*words, args=args)(forward)
+
+    return put
+
+
+@launching("scale_kernel", "its grid is made of the value", "shapes", args=2)
+def grid_of_values(x, n, out):
     scale_kernel[(n.sum().long().item(),)](x, out, x.numel(), 1.0, BLOCK=8)
-    return out
 
 
 @refused("scale_kernel", "its grid is made of the value", args=2)
@@ -45,19 +58,15 @@ def grid_function_of_values(ctx, x, n):
     return out
 
 
-@refused("scale_kernel", "constexpr `BLOCK` is made of the value", args=2)
-def constexpr_of_values(ctx, x, n):
-    out = torch.empty_like(x)
+@launching("scale_kernel", "constexpr `BLOCK` is made of the value", args=2)
+def constexpr_of_values(x, n, out):
     scale_kernel[(1,)](x, out, x.numel(), 1.0, BLOCK=n.sum().long().item())
-    return out
 
 
-@refused("scale_kernel", "option `num_warps` is made of the value", "static", args=2)
-def option_of_values(ctx, x, n):
-    out = torch.empty_like(x)
+@launching("scale_kernel", "option `num_warps` is made of the value", "static", args=2)
+def option_of_values(x, n, out):
     warps = n.sum().long().item()
     scale_kernel[(1,)](x, out, x.numel(), 1.0, BLOCK=8, num_warps=warps)
-    return out
 
 
 @triton.jit
@@ -73,11 +82,9 @@ class Descriptor:
         self.block_shape = [8]
 
 
-@refused("descriptor_kernel", "argument `x` is a Descriptor")
-def descriptor(ctx, x):
-    out = torch.empty_like(x)
+@launching("descriptor_kernel", "argument `x` is a Descriptor")
+def descriptor(x, out):
     descriptor_kernel[(1,)](Descriptor(x), out, BLOCK=8)
-    return out
 
 
 @triton.jit
@@ -86,11 +93,9 @@ def tuple_kernel(xs, y, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(xs[0] + i) + tl.load(xs[1] + i))
 
 
-@refused("tuple_kernel", "argument `xs` is a tuple", "an argument of its own")
-def tuple_of_tensors(ctx, x):
-    out = torch.empty_like(x)
+@launching("tuple_kernel", "argument `xs` is a tuple", "an argument of its own")
+def tuple_of_tensors(x, out):
     tuple_kernel[(1,)]((x, x), out, BLOCK=8)
-    return out
 
 
 @triton.jit
@@ -102,11 +107,9 @@ def hooked_kernel(x, y, n, by, BLOCK: tl.constexpr):
 hooked_kernel.add_pre_run_hook(lambda *args, **kwargs: None)
 
 
-@refused("hooked_kernel", "hooks that run before each launch")
-def pre_run_hook(ctx, x):
-    out = torch.empty_like(x)
+@launching("hooked_kernel", "hooks that run before each launch")
+def pre_run_hook(x, out):
     hooked_kernel[(1,)](x, out, x.numel(), 2.0, BLOCK=8)
-    return out
 
 
 @triton.autotune(
@@ -122,11 +125,9 @@ def differently_hooked_kernel(x, y, n, by, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + i, mask=i < n) * by, mask=i < n)
 
 
-@refused("differently_hooked_kernel", "different pre_hooks")
-def configs_with_different_hooks(ctx, x):
-    out = torch.empty_like(x)
+@launching("differently_hooked_kernel", "different pre_hooks")
+def configs_with_different_hooks(x, out):
     differently_hooked_kernel[(1,)](x, out, x.numel(), 2.0)
-    return out
 
 
 HELD = torch.zeros(8)
@@ -183,18 +184,14 @@ def outside_kernel(x, y, at, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + at + i))
 
 
-@refused("outside_kernel", "`x`", "8", "refused.py")
-def reads_outside(ctx, x):
-    out = torch.empty_like(x)
+@launching("outside_kernel", "`x`", "8", "refused.py")
+def reads_outside(x, out):
     outside_kernel[(1,)](x, out, 4, BLOCK=8)
-    return out
 
 
-@refused("outside_kernel", "`x`", "-3", "refused.py")
-def reads_before(ctx, x):
-    out = torch.empty_like(x)
+@launching("outside_kernel", "`x`", "-3", "refused.py")
+def reads_before(x, out):
     outside_kernel[(1,)](x, out, -3, BLOCK=8)
-    return out
 
 
 @refused("outside_kernel", "`y`", "refused.py")
@@ -213,11 +210,9 @@ def assembly_kernel(x, y, BLOCK: tl.constexpr):
     tl.store(y + i, v)
 
 
-@refused("assembly_kernel", "assembly")
-def inline_assembly(ctx, x):
-    out = torch.empty_like(x)
+@launching("assembly_kernel", "assembly")
+def inline_assembly(x, out):
     assembly_kernel[(1,)](x, out, BLOCK=8)
-    return out
 
 
 @triton.jit
@@ -227,18 +222,14 @@ def wrong_kernel(x, y, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + i))
 
 
-@refused("wrong_kernel", "too small")
-def does_not_compile(ctx, x):
-    out = torch.empty_like(x)
+@launching("wrong_kernel", "too small")
+def does_not_compile(x, out):
     wrong_kernel[(1,)](x, out, BLOCK=8)
-    return out
 
 
-@refused("wrong_keyword", "unrecognised")
-def wrong_keyword(ctx, x):
-    out = torch.empty_like(x)
+@launching("wrong_keyword", "unrecognised")
+def wrong_keyword(x, out):
     scale_kernel[(1,)](x, out, x.numel(), 2.0, BLOCK=8, wrong_keyword=1)
-    return out
 
 
 @triton.jit
@@ -288,8 +279,6 @@ def _interpreted():
 INTERPRETED = _interpreted()
 
 
-@refused("scale_kernel", "TRITON_INTERPRET", "Unset the variable")
-def interpreted_kernel(ctx, x):
-    out = torch.empty_like(x)
+@launching("scale_kernel", "TRITON_INTERPRET", "Unset the variable")
+def interpreted_kernel(x, out):
     INTERPRETED[(1,)](x, out, x.numel(), 2.0, BLOCK=8)
-    return out

@@ -14,6 +14,7 @@ from torch.autograd import Function
 import jaxfn.torch as jt
 from jaxfn.torch._triton import operation
 from tests.torch.kernels.functions import StraightThrough, scale_kernel, scaled
+from tests.torch.ports import original
 
 
 @torch.compile(backend="eager")
@@ -21,26 +22,9 @@ def gelu_grad(g, x):
     return g * (torch.sigmoid(x) + x)
 
 
-class Compiled(Function):
-    """2x, whose backward calls a function that the module has under torch.compile."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return scaled(x, 2.0)
-
-    @staticmethod
-    def backward(ctx, g):
-        return gelu_grad(g, *ctx.saved_tensors)
-
-
-class CompiledAlone(Compiled):
-    """The same without a kernel."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return 2 * x
+# 2x, whose backward calls a function that the module has under torch.compile.
+Compiled = original("Compiled", lambda x: scaled(x, 2.0), gelu_grad)
+CompiledAlone = original("CompiledAlone", lambda x: 2 * x, gelu_grad)
 
 
 @pytest.mark.parametrize("cls", [Compiled, CompiledAlone])
