@@ -15,7 +15,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 import jaxfn
-from tests.build import function
+from tests.build import function, nothing
 
 from .ports import keeping, original, ported, saving
 
@@ -131,15 +131,12 @@ class Separate(Function):
         return g * ctx.k + h * y, None
 
 
-class SeparatePort(jaxfn.Function):
-    setup_context = Separate.setup_context
-    backward = Separate.backward
-
-    @staticmethod
-    def forward(x, k):
-        return x * k, jnp.exp(x)
-
-
+SeparatePort = function(
+    "SeparatePort",
+    forward=lambda x, k: (x * k, jnp.exp(x)),
+    setup_context=Separate.setup_context,
+    backward=Separate.backward,
+)
 right("separate", SeparatePort, Separate, B, 2.5)
 
 
@@ -520,26 +517,15 @@ right("jvp and vmap", BothPort, Both, V, W)
 right("jvp alone", JvpAlonePort, JvpAlone, V)
 
 
-class BatchedOther(Function):
-    """A vmap rule that is another function than forward."""
-
-    @staticmethod
-    def forward(x):
-        return 2 * x
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g
-
-    @staticmethod
-    def vmap(info, in_dims, x):
-        return 5 * x, in_dims[0]
-
-
+# A vmap rule that is another function than forward.
+BatchedOther = function(
+    "BatchedOther",
+    Function,
+    forward=lambda x: 2 * x,
+    setup_context=nothing,
+    backward=lambda ctx, g: 2 * g,
+    vmap=lambda info, in_dims, x: (5 * x, in_dims[0]),
+)
 BatchedOtherPort = port(BatchedOther)
 
 

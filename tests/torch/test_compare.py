@@ -167,14 +167,12 @@ Noisy = function(
 )
 
 
-class NoisyGradient(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * torch.rand_like(g)
+NoisyGradient = function(
+    "NoisyGradient",
+    Function,
+    forward=lambda ctx, x: x * 2,
+    backward=lambda ctx, g: g * torch.rand_like(g),
+)
 
 
 def test_what_is_something_else_each_time_is_refused():
@@ -197,12 +195,11 @@ def test_what_is_something_else_each_time_is_refused():
     ],
 )
 def test_gradients_that_torch_does_not_give_are_not_compared(error, ok):
-    class Raises(NoisyGradient):
-        @staticmethod
-        def backward(ctx, g):
-            raise error
+    def backward(ctx, g):
+        raise error
 
-    report = compare(lambda x: 2 * x, Raises, V)
+    raises = function("Raises", NoisyGradient, backward=backward)
+    report = compare(lambda x: 2 * x, raises, V)
     found = row(report, "gradient of argument 0")
     assert found.status == "skipped"
     assert f"PyTorch itself raises: {type(error).__name__}" in found.message
@@ -211,17 +208,16 @@ def test_gradients_that_torch_does_not_give_are_not_compared(error, ok):
 
 
 def test_a_gradient_in_the_precision_given_alone_is_compared():
-    class Single(NoisyGradient):
-        @staticmethod
-        def backward(ctx, g):
-            assert g.dtype == torch.float32
-            return 2 * g
+    def backward(ctx, g):
+        assert g.dtype == torch.float32
+        return 2 * g
 
-    report = compare(lambda x: 2 * x, Single, V)
+    single = function("Single", NoisyGradient, backward=backward)
+    report = compare(lambda x: 2 * x, single, V)
     assert row(report, "gradient of argument 0").status == "skipped"
     assert row(report, "gradients as given").status == "ok"
     assert report.ok
-    wrong = compare(lambda x: x + jax.lax.stop_gradient(x), Single, V)
+    wrong = compare(lambda x: x + jax.lax.stop_gradient(x), single, V)
     assert [found.check for found in wrong.failures] == ["gradients as given"]
 
 
@@ -425,21 +421,14 @@ def test_a_module_is_double_too():
     assert layer.weight.dtype == torch.float32
 
 
-class Filled(Function):
+def filled(x):
     """What it makes without a dtype has torch's default one."""
+    out = torch.zeros(3)
+    out[:] = x
+    return out
 
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        out = torch.zeros(3)
-        out[:] = x.exp()
-        return out
 
-    @staticmethod
-    def backward(ctx, g):
-        out = torch.zeros(3)
-        out[:] = g * ctx.saved_tensors[0].exp()
-        return out
+Filled = original("Filled", lambda x: filled(x.exp()), lambda g, x: filled(g * x.exp()))
 
 
 def test_what_a_rule_makes_without_a_dtype_is_double_too():

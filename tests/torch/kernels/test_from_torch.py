@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from jax.test_util import check_grads  # noqa: F401
 
 import jaxfn.torch
 from tests.torch.kernels import functions
@@ -107,21 +106,18 @@ def test_in_a_cond():
 # ---- memory
 
 VIEWS = {
-    "whole": (lambda x: x, (slice(None), slice(None))),
-    "transposed": (lambda x: x.t(), (slice(None), slice(None))),
-    "columns": (lambda x: x[:, ::2], (slice(None), slice(0, 3))),
-    "rows": (lambda x: x[1::2], (slice(0, 3), slice(None))),
-    "offset": (lambda x: x[2:5, 1:], (slice(0, 3), slice(0, 5))),
-    "diagonal block": (lambda x: x.t()[1:3, 2:4], (slice(0, 2), slice(0, 2))),
-    "detached": (lambda x: x.detach()[1:].t(), (slice(0, 6), slice(0, 5))),
-    "data": (lambda x: x.data[:, 3:].t(), (slice(0, 3), slice(0, 6))),
-    "reshaped": (lambda x: x.reshape(4, 9)[:, :6], (slice(0, 4), slice(0, 6))),
-    "split": (lambda x: x.split(2)[1], (slice(0, 2), slice(0, 6))),
-    "strided by hand": (
-        lambda x: x.as_strided((3, 2), (7, 2), 1),
-        (slice(0, 3), slice(0, 2)),
-    ),
-    "expanded": (lambda x: x[:1].expand(3, 6), (slice(0, 3), slice(0, 6))),
+    "whole": lambda x: x,
+    "transposed": lambda x: x.t(),
+    "columns": lambda x: x[:, ::2],
+    "rows": lambda x: x[1::2],
+    "offset": lambda x: x[2:5, 1:],
+    "diagonal block": lambda x: x.t()[1:3, 2:4],
+    "detached": lambda x: x.detach()[1:].t(),
+    "data": lambda x: x.data[:, 3:].t(),
+    "reshaped": lambda x: x.reshape(4, 9)[:, :6],
+    "split": lambda x: x.split(2)[1],
+    "strided by hand": lambda x: x.as_strided((3, 2), (7, 2), 1),
+    "expanded": lambda x: x[:1].expand(3, 6),
 }
 PLACES = {
     "at the start": lambda y: y,
@@ -134,8 +130,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_are_exact(view, place):
-    take, _ = VIEWS[view]
-    put = PLACES[place]
+    take, put = VIEWS[view], PLACES[place]
     x = torch.arange(36.0).reshape(6, 6)
     part = take(x)
     rows, cols = part.shape
@@ -198,6 +193,7 @@ def test_a_number_that_is_a_value():
     for transform in (lambda f: f, jax.jit):
         apply = transform(of(functions.Number))
         same(apply(X, jnp.float32(2.5)), 2.5 * X)
+        same(apply(X, jnp.full((1, 1), 2.5)), 2.5 * X)
         f = transform(jax.grad(lambda x, by: of(functions.Number)(x, by).sum()))
         same(f(X, jnp.float32(2.5)), jnp.full(12, 2.5))
         same(f(X, jnp.float32(1.0)), jnp.full(12, 1.0))
@@ -235,11 +231,6 @@ def test_a_vmap_rule_beside_what_is_saved():
     same(grad(apply)(X), jnp.full(12, 5.0))
     with pytest.raises(jaxfn.torch.TorchRefusal, match="a part of its memory"):
         jax.vmap(grad(apply))(batch)
-
-
-def test_a_number_of_a_tensor_with_one_element():
-    apply = of(functions.Number)
-    same(apply(X, jnp.full((1, 1), 2.5)), 2.5 * X)
 
 
 def test_a_kernel_that_no_rule_names():
