@@ -170,12 +170,12 @@ CASES = [
     ),
     _published(
         "fla: L2Norm",
-        "fla L2NormFunction",
+        "fla l2norm:L2NormFunction",
         _with(_sized(((2, 2, 520), (4, 100, 1000))), 1e-6, None),
     ),
     _published(
         "fla: FusedRecurrent",
-        "fla FusedRecurrentFunction",
+        "fla fused_recurrent:FusedRecurrentFunction",
         _queries,
         differentiate=(0, 1, 2, 3, 8),
         most=1e-4,
@@ -183,7 +183,7 @@ CASES = [
     ),
     _published(
         "fla: FusedRecurrentHGRN",
-        "fla FusedRecurrentHGRNFunction",
+        "fla fused_recurrent:FusedRecurrentHGRNFunction",
         _gates,
         differentiate=(0, 1, 2),
         most=SUMMED,
