@@ -102,21 +102,6 @@ def test_static_arguments_and_pytrees(wrap):
     assert jax.jvp(only_b, (2.0,), (1.0,)) == (12, 0)  # bwd says None
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
-def test_nondiff_argnums_come_first_in_bwd(wrap):
-    @jaxfn.custom_function(nondiff_argnums=(1,), generate_jvp_rule=True)
-    def f(x, g, y):
-        return g(x) * y
-
-    f.defvjp(
-        lambda x, g, y: (f(x, g, y), (x, y)),
-        lambda g, res, ct: (ct * g(res[1]), 5 * ct),
-    )
-    called = wrap(lambda x, y: f(x, jnp.square, y))
-    assert jax.grad(called, (0, 1))(2.0, 3.0) == (9, 5)
-    assert jax.jvp(called, (2.0, 3.0), (1.0, 10.0))[1] == 59
-
-
 def test_an_array_may_be_a_nondiff_argument():
     @jaxfn.custom_function(nondiff_argnums=(0,), generate_jvp_rule=True)
     def f(scale, x):

@@ -166,11 +166,13 @@ def test_static_values_and_symbolic_zeros(rules):
     check(*called(rules, symbolic=True))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("rules", ["forward", "both", "both, batch", "defjvps"])
 def test_forward_mode_and_the_hessian(rules):
     f, _ = called(rules)
-    got = jax.jvp(f, (X, Y), (1.0, 1.0))[1]
-    assert np.allclose(got, N * (wrong.JVP * COS * Y + SIN))
+    for wrap in (lambda f: f, jax.jit, jax.checkpoint):
+        got = jax.jvp(wrap(f), (X, Y), (1.0, 1.0))[1]
+        assert np.allclose(got, N * (wrong.JVP * COS * Y + SIN))
     assert np.allclose(jax.hessian(f)(X), jax.jacfwd(jax.grad(f))(X))
 
 
@@ -232,12 +234,15 @@ def test_jit_keeps_the_values_of_one_call_site_apart(rules):
     assert np.allclose(got, by_loop)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", ["string", "function"])
-def test_each_derivative_of_a_jitted_call_has_its_own_static_residuals(
-    symbolic, both, kind
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_each_derivative_of_a_call_has_its_own_static_residuals(
+    symbolic, both, kind, wrap
 ):
+    # JAX keeps one structure of residuals for a call, that of the last trace of fwd.
     traces = iter(range(1, 100))
     numbers = []
 
@@ -259,7 +264,7 @@ def test_each_derivative_of_a_jitted_call_has_its_own_static_residuals(
     product.defvjp(fwd, bwd, symbolic_zeros=symbolic)
     if both:
         product.defjvp(lambda p, t: (p[0] * p[1], t[0] * p[1] + p[0] * t[1]))
-    f = jax.jit(lambda x, y: product(x, y, "how"))
+    f = wrap(lambda x, y: product(x, y, "how"))
     first = jax.vjp(lambda x: f(x, 3.0), 2.0)[1]
     second = jax.vjp(lambda y: f(2.0, y), 3.0)[1]
     of_second = numbers[-1]

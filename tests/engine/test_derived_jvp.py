@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import jaxfn
-from tests.build import function
+from tests.build import function, in_style, keep, saving
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
@@ -15,14 +15,9 @@ X = jnp.float32([1, 2, 3])
 
 def derived(forward, pull):
     """A Function of one array whose backward is `pull(x, g)`."""
-
-    def saving(ctx, x):
-        ctx.save_for_backward(x)
-        return forward(x)
-
     return function(
         "Derived",
-        forward=saving,
+        **in_style("combined", forward, saving()),
         backward=lambda ctx, g: (pull(ctx.saved_tensors[0], g),),
         generate_jvp_rule=True,
     ).apply
@@ -248,12 +243,8 @@ def test_several_inputs_and_outputs():
 
 
 def test_once_differentiable_permits_the_transpose_and_no_derivative():
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
     f = function(
-        forward=forward,
+        **in_style("combined", lambda x: x * x, saving()),
         backward=jaxfn.once_differentiable(lambda ctx, g: 2 * g * ctx.saved_tensors[0]),
         generate_jvp_rule=True,
     ).apply
@@ -321,15 +312,13 @@ def test_a_backward_may_compute_with_integers():
 def test_forward_over_reverse_with_backward_only():
     # jax.hessian works although forward mode itself is refused: the tangent of the
     # value that the reverse pass computes is backward transposed.
-    def forward(ctx, x):
-        out = jnp.exp(x)
-        ctx.save_for_backward(out)
-        return out
-
-    f = function(forward=forward, backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0])
-    got = jax.hessian(lambda x: f.apply(x).sum())(X)
+    f = function(
+        **in_style("combined", jnp.exp, lambda ctx, _, out: ctx.save_for_backward(out)),
+        backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0],
+    ).apply
+    got = jax.hessian(lambda x: f(x).sum())(X)
     np.testing.assert_allclose(got, np.diag(4 * np.exp(X)), rtol=1e-6)
-    _, dot = jax.jvp(jax.value_and_grad(f.apply), (S,), (jnp.float32(1),))
+    _, dot = jax.jvp(jax.value_and_grad(f), (S,), (jnp.float32(1),))
     np.testing.assert_allclose(dot[0], 2 * np.exp(3), rtol=1e-6)
 
 
@@ -345,15 +334,7 @@ def test_forward_over_reverse_with_a_nonlinear_backward():
 
 
 def test_a_literal_of_python_in_backward():
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return jnp.where((x > 0) & True, 2 * g, g)
-
-    f = function(
-        forward=lambda ctx, x: (ctx.save_for_backward(x), 2 * x)[1],
-        backward=backward,
-        generate_jvp_rule=True,
-    ).apply
+    f = derived(lambda x: 2 * x, lambda x, g: jnp.where((x > 0) & True, 2 * g, g))
     assert jax.jvp(f, (S,), (S,))[1] == 6
 
 
@@ -361,24 +342,24 @@ def test_a_backward_that_applies_a_function_to_what_was_saved():
     """Its own jaxpr joins arrays without elements, which are zero like any."""
     pull = function(
         "Pull",
-        forward=lambda ctx, x, g, square: (
-            ctx.save_for_backward(g, square),
-            ctx.save_for_forward(g, square),
-            g * square,
-        )[2],
+        **in_style(
+            "combined",
+            lambda x, g, square: g * square,
+            lambda ctx, inputs, _: keep(ctx, *inputs[1:]),
+        ),
         backward=lambda ctx, ct: (None, *[ct * y for y in ctx.saved_tensors[::-1]]),
         jvp=lambda ctx, _, dg, ds: (
             dg * ctx.saved_tensors[1] + ds * ctx.saved_tensors[0]
         ),
     ).apply
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x, x * x)
-        return x**3
-
     f = function(
         "Cube",
-        forward=forward,
+        **in_style(
+            "combined",
+            lambda x: x**3,
+            lambda ctx, inputs, _: ctx.save_for_backward(*inputs, inputs[0] ** 2),
+        ),
         backward=lambda ctx, g: 7 * pull(ctx.saved_tensors[0], g, ctx.saved_tensors[1]),
         generate_jvp_rule=True,
     ).apply

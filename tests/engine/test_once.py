@@ -6,34 +6,23 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function
+from tests.build import function, in_style, saving
 
 S = jnp.float32(3)
 
 
 def square(jvp=False, callback=False):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return x * x
-
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
         if callback:
-            shape = jax.ShapeDtypeStruct(g.shape, g.dtype)
-            return jax.pure_callback(
-                lambda g, x: np.asarray(2 * g * x),
-                shape,
-                g,
-                x,
-                vmap_method="sequential",
-            )
+            body = lambda g, x: np.asarray(2 * g * x)  # noqa: E731
+            return jax.pure_callback(body, g, g, x, vmap_method="sequential")
         return 2 * g * x
 
     members = {"jvp": lambda ctx, t: 2 * t * ctx.saved_tensors[0]} if jvp else {}
     return function(
         "Once",
-        forward=forward,
+        **in_style("combined", lambda x: x * x, saving()),
         backward=jaxfn.once_differentiable(backward),
         **members,
     ).apply

@@ -7,8 +7,7 @@ import pytest
 from jax import lax
 from jax.scipy.sparse.linalg import cg, gmres
 
-import jaxfn
-from tests.build import function
+from tests.build import function, in_style, keep
 
 D = jnp.float32([1, 2, 3])
 B = jnp.float32([1, -1, 0.5])
@@ -39,9 +38,10 @@ def stepwise(start):
     return solve
 
 
-def by_itself(d, b, solve):
-    """Solve by a solver that is its own transpose."""
-    return lax.custom_linear_solve(times(d), b, solve, solve)
+def with_more(d, more):
+    """Arguments of a solver that returns something more, which `more` makes."""
+    solve = lambda mv, b: (direct(d)(mv, b), more(b))  # noqa: E731
+    return {"solve": solve, "transpose_solve": solve, "has_aux": True}
 
 
 SOLVES = {
@@ -58,11 +58,7 @@ SOLVES = {
         times(d), g, direct(d), direct(d)
     ),
     "auxiliary result": lambda d, g: lax.custom_linear_solve(
-        times(d),
-        g,
-        lambda mv, b: (direct(d)(mv, b), 1),
-        lambda mv, b: (direct(d)(mv, b), 1),
-        has_aux=True,
+        times(d), g, **with_more(d, lambda b: 1)
     )[0],
     "solve": lambda d, g: jnp.linalg.solve(matrix(d), g),
     "cho_solve": lambda d, g: jax.scipy.linalg.cho_solve(
@@ -108,17 +104,14 @@ SOLVES = {
 def solving(solve, **flags):
     """x = (diag(d) + 0.1)^-1 b, with the gradients that `solve` finds."""
 
-    def forward(ctx, d, b):
-        x = jnp.linalg.solve(matrix(d), b)
-        ctx.save_for_backward(d, x)
-        return x
-
     def backward(ctx, g):
         d, x = ctx.saved_tensors
         u = solve(d, g)
         return -u * x, u
 
-    return function("Solve", forward=forward, backward=backward, **flags).apply
+    save = lambda ctx, inputs, x: keep(ctx, inputs[0], x)  # noqa: E731
+    rules = in_style("combined", plain, save)
+    return function("Solve", backward=backward, **rules, **flags).apply
 
 
 def energy(f):
@@ -195,11 +188,7 @@ REFUSED = {
     "integers": lambda d, g: solver(d, g).astype(int).astype(g.dtype),
     "set, rounded": lambda d, g: jnp.zeros(3).at[:].set(jnp.round(solver(d, g))),
     "auxiliary result": lambda d, g: lax.custom_linear_solve(
-        times(d),
-        g,
-        lambda mv, b: (direct(d)(mv, b), jnp.cos(b)),
-        lambda mv, b: (direct(d)(mv, b), jnp.cos(b)),
-        has_aux=True,
+        times(d), g, **with_more(d, jnp.cos)
     )[1],
     "no transpose_solve": lambda d, g: lax.custom_linear_solve(times(d), g, direct(d)),
     "ranks": lambda d, g: 1.0 * jnp.argsort(solver(d, g)),
@@ -271,26 +260,9 @@ def test_a_root_in_backward_has_a_transpose():
 
 
 def test_the_jvp_that_the_message_asks_for():
-    class Solve(jaxfn.Function):
-        @staticmethod
-        def forward(d, b):
-            return plain(d, b)
+    def jvp(ctx, t, s):
+        d, x = ctx.saved_tensors
+        return iterated(d, s - t * x)
 
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(inputs[0], output)
-            ctx.save_for_forward(inputs[0], output)
-
-        @staticmethod
-        def backward(ctx, g):
-            d, x = ctx.saved_tensors
-            u = iterated(d, g)
-            return -u * x, u
-
-        @staticmethod
-        def jvp(ctx, t, s):
-            d, x = ctx.saved_tensors
-            return iterated(d, s - t * x)
-
-    got = jax.jit(jax.hessian(energy(Solve.apply)))(D)
+    got = jax.jit(jax.hessian(energy(solving(iterated, jvp=jvp))))(D)
     np.testing.assert_allclose(got, HESSIAN, rtol=1e-3, atol=1e-4)

@@ -10,7 +10,7 @@ from jax import lax
 from jaxfn._core import internals
 from jaxfn.autograd.graph import saved_tensors_hooks
 from tests import wrong
-from tests.build import function, in_style, keep, rules_of
+from tests.build import function, in_style, keep, nothing, rules_of, saving
 from tests.sizes import only
 
 # The others of its many cells run with --full.
@@ -37,6 +37,11 @@ def two(engine):
     return function(forward=lambda ctx, x, y: (2 * x, y + 1), **rules).apply
 
 
+def keeping(*places):
+    """A setup_context that keeps the inputs in these places."""
+    return lambda ctx, inputs, output: keep(ctx, *[inputs[i] for i in places])
+
+
 def scaling(engine, value):
     """Return a Function (x, s) -> value(x, s), whose derivative is s in x."""
     rules = rules_of(
@@ -44,12 +49,7 @@ def scaling(engine, value):
         lambda ctx, g: (g * ctx.saved_tensors[0], None),
         lambda ctx, t, _: t * ctx.saved_tensors[0],
     )
-
-    def forward(ctx, x, s):
-        keep(ctx, s)
-        return value(x, s)
-
-    return function(forward=forward, **rules).apply
+    return function(**in_style("combined", value, keeping(1)), **rules).apply
 
 
 def reverse(engine):
@@ -133,12 +133,8 @@ def test_second_derivatives_of_an_output_that_ignores_what_is_mapped(engine, wra
         lambda ctx, g, h: (None, BACKWARD * h * ctx.saved_tensors[0]),
         lambda ctx, t, u: (0 * t, JVP * u * ctx.saved_tensors[0]),
     )
-
-    def forward(ctx, x, y):
-        keep(ctx, y)
-        return 2 * x, y * y / 2
-
-    f = function(forward=forward, **rules).apply
+    value = lambda x, y: (2 * x, y * y / 2)  # noqa: E731
+    f = function(**in_style("combined", value, keeping(1)), **rules).apply
 
     def shared(y):
         return jax.vmap(f, (0, None))(X, y)[1][0]
@@ -154,16 +150,12 @@ def test_second_derivatives_of_an_output_that_ignores_what_is_mapped(engine, wra
 def test_a_derivative_that_differs_between_examples_keeps_them_apart(
     engine, jit_inside
 ):
-    def forward(ctx, x, s):
-        keep(ctx, s)
-        return x
-
     rules = rules_of(
         engine,
         lambda ctx, g: (g * ctx.saved_tensors[0], g),
         lambda ctx, t, u: t * ctx.saved_tensors[0] + u,
     )
-    f = function(forward=forward, **rules).apply
+    f = function(**in_style("combined", lambda x, s: x, keeping(1)), **rules).apply
     f = jax.jit(f) if jit_inside else f
 
     def loss(s):
@@ -181,16 +173,12 @@ def test_a_derivative_that_differs_between_examples_keeps_them_apart(
 @wraps
 @pytest.mark.parametrize("differs", ["backward", "jvp"])
 def test_one_of_two_derivatives_that_differs_keeps_examples_apart(differs, wrap):
-    def forward(ctx, x, y):
-        keep(ctx, x)
-        return y * 1.0
-
     def of(rule):
         return lambda ctx: ctx.saved_tensors[0] if rule == differs else 1.0
 
     backward, jvp = of("backward"), of("jvp")
     f = function(
-        forward=forward,
+        **in_style("combined", lambda x, y: y * 1.0, keeping(0)),
         backward=lambda ctx, g: (None, g * backward(ctx)),
         jvp=lambda ctx, _, u: u * jvp(ctx),
     ).apply
@@ -205,17 +193,13 @@ def test_one_of_two_derivatives_that_differs_keeps_examples_apart(differs, wrap)
 
 @engines
 def test_a_mask_that_differs_between_examples_keeps_them_apart(engine):
-    def forward(ctx, x, y):
-        keep(ctx, x)
-        return y
-
     def masked(ctx, g):
         return lax.select(ctx.saved_tensors[0] > 1.5, g, jnp.zeros_like(g))
 
     rules = rules_of(
         engine, lambda ctx, g: (None, masked(ctx, g)), lambda ctx, _, u: masked(ctx, u)
     )
-    f = function(forward=forward, **rules).apply
+    f = function(**in_style("combined", lambda x, y: y, keeping(0)), **rules).apply
     weights = jnp.float32([1, 10, 100])
 
     def loss(y):
@@ -309,8 +293,7 @@ def test_the_cotangent_of_what_examples_share_is_added_once(engine, wrap, beside
     """Each example would hold all of it, and JAX sums them."""
     by_value = beside == "a batched value"
 
-    def forward(ctx, x, s):
-        keep(ctx, x)
+    def value(x, s):
         return (x + s if by_value else 3 * s), 2 * s
 
     def factor(ctx):
@@ -321,7 +304,7 @@ def test_the_cotangent_of_what_examples_share_is_added_once(engine, wrap, beside
         lambda ctx, g, h: (BACKWARD * g, BACKWARD * factor(ctx) * g + 2 * BACKWARD * h),
         lambda ctx, t, u: (JVP * t + JVP * factor(ctx) * u, 2 * JVP * u),
     )
-    f = function(forward=forward, **rules).apply
+    f = function(**in_style("combined", value, keeping(0)), **rules).apply
 
     def loss(s):
         y, z = jax.vmap(f, (0, None))(X, s)
@@ -481,7 +464,7 @@ def batched(engine, forward, flags, backward, jvp):
 
     return function(
         forward=forward,
-        setup_context=lambda ctx, inputs, output: keep(ctx, *inputs),
+        setup_context=saving(),
         vmap=vmap,
         **rules_of(engine, backward, jvp),
     ).apply
@@ -531,15 +514,12 @@ def test_the_outer_one_of_two_vmaps_keeps_what_a_vmap_rule_gave_apart(engine, wh
 
 @kept
 def test_a_later_vmap_may_batch_some_of_the_other_arguments(where):
-    def forward(ctx, x, z, y):
-        ctx.save_for_backward(x, z)
-        return 2 * y, x * z
-
     def backward(ctx, g, h):
         x, z = ctx.saved_tensors
         return h * z, h * x, 2 * g
 
-    f = KEPT[where](function(forward=forward, backward=backward).apply)
+    rules = in_style("combined", lambda x, z, y: (2 * y, x * z), keeping(0, 1))
+    f = KEPT[where](function(backward=backward, **rules).apply)
 
     def loss(axes, *args):
         first, second = jax.vmap(f, axes)(*args)
@@ -562,16 +542,10 @@ def test_hooks_pack_what_is_saved_once(style):
         packed.append(x.shape)
         return x
 
-    def save(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    def both(x, y):
-        return 2 * x, y + 1
-
-    def backward(ctx, g, h):
-        return 2 * g, h
-
-    f = function(backward=backward, **in_style(style, both, save)).apply
+    f = function(
+        backward=lambda ctx, g, h: (2 * g, h),
+        **in_style(style, lambda x, y: (2 * x, y + 1), keeping(0, 1)),
+    ).apply
     with saved_tensors_hooks(pack, lambda x: x):
         jax.jit(jax.grad(lambda x, y: f(x, y)[1]))(S, S)
         jax.grad(lambda x, y: jax.vmap(f, (0, None))(x, y)[1].sum())(X, S)
@@ -582,29 +556,18 @@ def test_hooks_pack_what_is_saved_once(style):
 def test_a_rule_sees_no_needs_that_nobody_has(where):
     seen = []
 
-    def read(ctx, here):
-        if here == where:
-            seen.append(ctx.needs_input_grad)
-
-    def both(x, y):
-        return 2 * x, y + 1
-
-    def setup_context(ctx, inputs, output):
-        read(ctx, "setup_context")
-
-    def forward(ctx, x, y):
-        read(ctx, "forward")
-        return both(x, y)
+    def read(ctx, *_):
+        seen.append(ctx.needs_input_grad)
 
     def backward(ctx, g, h):
-        read(ctx, "backward")
+        if where == "backward":
+            read(ctx)
         return BACKWARD * g, BACKWARD * h
 
-    if where == "setup_context":
-        parts = {"forward": both, "setup_context": setup_context}
-    else:
-        parts = {"forward": forward}
-    f = function(**parts, backward=backward).apply
+    style = "separate" if where == "setup_context" else "combined"
+    save = nothing if where == "backward" else read
+    rules = in_style(style, lambda x, y: (2 * x, y + 1), save)
+    f = function(backward=backward, **rules).apply
     gradient = jax.grad(lambda y: f(S, y)[1])
     assert jax.jit(gradient)(S) == BACKWARD
     assert jax.grad(lambda y: (jax.vmap(f, (0, None))(X, y)[1]).sum())(S) == 6
@@ -621,17 +584,13 @@ def test_a_rule_sees_no_needs_that_nobody_has(where):
 def test_a_saved_output_that_is_not_shared_keeps_the_others_apart(
     style, keep_jaxpr, wrap
 ):
-    def both(x, y):
-        return y + 1, 3 * y
-
-    def save(ctx, inputs, output):
-        ctx.save_for_backward(output[1])
-
     def backward(ctx, g, h):
         (second,) = ctx.saved_tensors
         return 7 * h, second * g  # `second` belongs to each example: see the 7
 
-    f = function(backward=backward, **in_style(style, both, save)).apply
+    save = lambda ctx, inputs, output: ctx.save_for_backward(output[1])  # noqa: E731
+    rules = in_style(style, lambda x, y: (y + 1, 3 * y), save)
+    f = function(backward=backward, **rules).apply
     weights = jnp.float32([1, 10, 100])
 
     def loss(x, y):
@@ -672,19 +631,13 @@ def test_an_output_without_derivative_beside_one_with(marked, keep_jaxpr, wrap):
 def test_an_output_of_a_function_in_forward_is_not_batched_by_its_tracer():
     """JAX gives a tracer of the vmap for what it does not batch, too."""
 
-    def backward(ctx, g):
-        return 5 * ctx.saved_tensors[0] * g, 3 * g
+    def with_rule(style, value):
+        return function(
+            **in_style(style, value, keeping(0, 1)),
+            backward=lambda ctx, g: (5 * ctx.saved_tensors[0] * g, 3 * g),
+        ).apply
 
-    def save(ctx, inputs, _):
-        ctx.save_for_backward(*inputs)
-
-    one = function(forward=lambda x, y: 2 * y, setup_context=save, backward=backward)
-
-    def forward(ctx, x, y):
-        save(ctx, (x, y), None)
-        return one.apply(x, y)
-
-    f = function(forward=forward, backward=backward).apply
+    f = with_rule("combined", with_rule("separate", lambda x, y: 2 * y))
     weights = jnp.float32([1, 10, 100])
     gradient = jax.grad(lambda x, y: (jax.vmap(f, (0, None))(x, y) * weights).sum())
     assert gradient(X, S).tolist() == [5, 100, 1500]

@@ -4,15 +4,13 @@ JAX's own custom_vjp does too. A rule of a `jax.custom_jvp` that calls `jax.jvp`
 usual case; saved intermediates of a Function are another.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxfn
 from tests import wrong
+from tests.build import function
 
 X = jnp.float32(0.7)
 F = wrong.function("backward").apply
@@ -61,40 +59,34 @@ def test_forward_mode_through_it_is_refused():
 def test_second_derivative_where_the_result_of_another_function_was_saved(engine, wrap):
     inner = wrong.function(engine).apply
 
-    class Outer(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = inner(x)
-            ctx.save_for_backward(x, y)
-            return x * y
+    def forward(ctx, x):
+        y = inner(x)
+        ctx.save_for_backward(x, y)
+        return x * y
 
-        @staticmethod
-        def backward(ctx, g):
-            x, y = ctx.saved_tensors
-            return g * (y + x * jax.grad(inner)(x))
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * (y + x * jax.grad(inner)(x))
 
     def plain(x):
         return x * inner(x)
 
-    f = wrap(Outer.apply)
+    f = wrap(function(forward=forward, backward=backward).apply)
     np.testing.assert_allclose(
         jax.grad(jax.grad(f))(X), jax.grad(jax.grad(plain))(X), rtol=1e-6
     )
 
 
 def test_a_rule_that_applies_the_function_to_a_tangent_can_be_transposed():
-    class Divide(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            ctx.save_for_forward(y)
-            return x / y
+    def forward(ctx, x, y):
+        ctx.save_for_forward(y)
+        return x / y
 
-        @staticmethod
-        def jvp(ctx, x_dot, y_dot):
-            (y,) = ctx.saved_tensors
-            return Divide.apply(x_dot, y)
+    def jvp(ctx, x_dot, _):
+        return divide(x_dot, *ctx.saved_tensors)
 
+    divide = function(forward=forward, jvp=jvp).apply
     y = jnp.float32(2)
     for derivative in (jax.grad, lambda f: jax.jit(jax.grad(f))):
-        assert derivative(lambda x: Divide.apply(x, y))(jnp.float32(1)) == 0.5
-        assert jax.grad(jax.jit(lambda x, y: Divide.apply(x, y)))(1.0, 2.0) == 0.5
+        assert derivative(lambda x: divide(x, y))(jnp.float32(1)) == 0.5
+        assert jax.grad(jax.jit(lambda x, y: divide(x, y)))(1.0, 2.0) == 0.5

@@ -9,7 +9,7 @@ from jax.custom_batching import custom_vmap
 from jax.scipy.sparse.linalg import bicgstab, cg, gmres
 
 from jaxfn._core.messages import ClosedOverError
-from tests.build import function
+from tests.build import function, in_style, saving
 
 # The others of its many cells run with --full.
 
@@ -68,12 +68,9 @@ REFUSED = {
 
 
 def ours(pull, **names):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return jnp.sin(x)
-
+    rules = in_style("combined", jnp.sin, saving())
     backward = lambda ctx, g: pull(ctx.saved_tensors[0], g)  # noqa: E731
-    return function("Sine", forward=forward, backward=backward, **names).apply
+    return function("Sine", backward=backward, **rules, **names).apply
 
 
 def plain(pull):
@@ -141,14 +138,7 @@ def test_the_jvp_that_the_message_asks_for(name):
     def jvp(ctx, t):
         return t * jnp.cos(ctx.saved_tensors[0])
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return jnp.sin(x)
-
-    backward = lambda ctx, g: REFUSED[name](ctx.saved_tensors[0], g)  # noqa: E731
-    f = function("Sine", forward=forward, backward=backward, jvp=jvp).apply
-    found = jax.jit(jax.hessian(squares(f)))(X)
+    found = jax.jit(jax.hessian(squares(ours(REFUSED[name], jvp=jvp))))(X)
     expected = jax.hessian(squares(plain(REFUSED[name])))(X)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -263,15 +253,6 @@ def test_a_differentiated_value_in_a_derived_jvp_must_be_an_argument():
         jax.jvp(f, (2.0,), (1.0,))
 
 
-def save_input(ctx, x):
-    ctx.save_for_backward(x)
-    return jnp.sin(x)
-
-
-def cosine(ctx, g):
-    return g * jnp.cos(ctx.saved_tensors[0])
-
-
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("second", [jax.jacfwd, jax.grad])
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
@@ -284,7 +265,7 @@ def cosine(ctx, g):
 )
 def test_where_forward_mode_is_refused_its_derivative_is_too(jvp, error, wrap, second):
     # The tangent itself isn't used, so XLA would drop it, and the refusal with it.
-    f = function(forward=save_input, backward=cosine, **jvp).apply
+    f = ours(lambda x, g: g * jnp.cos(x), **jvp)
     along = wrap(second(lambda x: jax.jvp(f, (x,), (jnp.float32(1),))[1]))
     with pytest.raises(TypeError, match=error):
         along(jnp.float32(1))

@@ -11,20 +11,10 @@ from jax import lax
 from jax.experimental import io_callback
 
 import jaxfn
-from tests.build import SCALE, function, in_style, rules_of, scale
+from tests.build import SCALE, function, in_style, rules_of, saving, scale
 
 X, ONE = jnp.float32(0.5), jnp.float32(1)
-
-
-def save_and_return(value, saved):
-    def forward(ctx, x):
-        y = value(x)
-        ctx.save_for_backward(saved(x, y))
-        return y
-
-    return function(
-        "F", forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0]
-    ).apply
+PRODUCT = in_style("combined", lambda x, w: x * w, saving())
 
 
 # ---- NumPy values have no derivative
@@ -45,7 +35,15 @@ REFUSED = r"`F\.\w+` was differentiated again, and can't be traced"
     ],
 )
 def test_the_second_derivative_of_a_saved_numpy_value_is_refused(saved, second):
-    f = save_and_return(lambda x: np.exp(np.asarray(x)), saved)
+    f = function(
+        "F",
+        **in_style(
+            "combined",
+            lambda x: np.exp(np.asarray(x)),
+            lambda ctx, inputs, y: ctx.save_for_backward(saved(*inputs, y)),
+        ),
+        backward=lambda ctx, g: g * ctx.saved_tensors[0],
+    ).apply
     with pytest.raises(NotImplementedError, match=REFUSED):
         second(f)(X)
     expected = saved(np.asarray(X), np.exp(0.5))
@@ -58,11 +56,10 @@ def test_a_numpy_constant_of_a_jax_body_has_no_derivative():
         ctx.scale = np.float32(3)
         return ctx.scale * x**2
 
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return 2 * ctx.scale * x * g
-
-    f = function(forward=forward, backward=backward).apply
+    f = function(
+        forward=forward,
+        backward=lambda ctx, g: 2 * ctx.scale * ctx.saved_tensors[0] * g,
+    ).apply
     assert jax.grad(jax.grad(f))(X) == 6
 
 
@@ -87,9 +84,7 @@ def test_a_detached_array_that_can_not_be_told_apart_is_refused():
         ctx.save_for_backward(lax.stop_gradient(x))
         return x**3 if x > 0 else x
 
-    def backward(ctx, g):
-        return 3 * ctx.saved_tensors[0] ** 2 * g
-
+    backward = lambda ctx, g: 3 * ctx.saved_tensors[0] ** 2 * g  # noqa: E731
     f = function("F", forward=forward, backward=backward).apply
     assert jax.grad(f)(X) == 0.75
     with pytest.raises(
@@ -117,11 +112,9 @@ def test_a_saved_intermediate_of_any_dtype_has_its_own_derivative(dtype):
         ctx.save_for_backward(m)
         return m * x
 
-    def backward(ctx, g):
-        (m,) = ctx.saved_tensors
-        return 2 * m.conj() * g
-
-    f = function(forward=forward, backward=backward).apply
+    f = function(
+        forward=forward, backward=lambda ctx, g: 2 * ctx.saved_tensors[0].conj() * g
+    ).apply
     x = jnp.asarray(0.5, dtype)
     gradient = jax.grad(lambda x: f(x).real)
     assert gradient(x) == 3
@@ -165,9 +158,7 @@ def test_a_rule_that_writes_to_an_attribute_is_not_seen_again(make, change, rule
         ctx.state = make()
         return 2 * x
 
-    def rule(ctx, g):
-        return change(ctx.state) * g
-
+    rule = lambda ctx, g: change(ctx.state) * g  # noqa: E731
     f = function(forward=forward, **rules_of(rules, rule, rule)).apply
     pull = jax.vjp(f, X)[1]
     assert pull(ONE) == pull(ONE) == (2,)
@@ -216,10 +207,7 @@ def test_an_array_of_objects_is_looked_into():
         ctx.held[0] = jnp.cos(x)
         return jnp.sin(x)
 
-    def backward(ctx, g):
-        return g * ctx.held[0]
-
-    f = function("F", forward=forward, backward=backward).apply
+    f = function("F", forward=forward, backward=lambda ctx, g: g * ctx.held[0]).apply
     np.testing.assert_allclose(jax.grad(f)(X), np.cos(0.5), rtol=1e-6)
     with pytest.raises(TypeError, match=r"ctx\.held holds a traced value inside"):
         jax.grad(jax.grad(f))(X)
@@ -236,9 +224,7 @@ def test_random_numbers_of_numpy_in_forward_are_drawn_once():
         ctx.save_for_backward(mask)
         return mask * x
 
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0]
-
+    backward = lambda ctx, g: g * ctx.saved_tensors[0]  # noqa: E731
     f = function("F", forward=forward, backward=backward).apply
     x = jnp.ones(64)
     gradient = jax.grad(lambda x: f(x).sum())
@@ -258,10 +244,7 @@ def test_random_numbers_and_needs_input_grad():
             ctx.save_for_backward(mask)
         return mask * x * w
 
-    def backward(ctx, g):
-        (mask,) = ctx.saved_tensors
-        return g * mask, g * mask
-
+    backward = lambda ctx, g: (g * ctx.saved_tensors[0],) * 2  # noqa: E731
     f = function("F", forward=forward, backward=backward).apply
 
     def loss(w):
@@ -459,10 +442,6 @@ def test_a_jit_that_hides_what_is_differentiated_outside_is_refused(style, betwe
 
 
 def test_it_is_the_same_derivative_if_the_same_is_saved():
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x * w
-
     def backward(ctx, g):
         x, w = ctx.saved_tensors
         return tuple(
@@ -470,7 +449,7 @@ def test_it_is_the_same_derivative_if_the_same_is_saved():
             for y, needed in zip((w, x), ctx.needs_input_grad, strict=True)
         )
 
-    f = function("F", forward=forward, backward=backward).apply
+    f = function("F", **PRODUCT, backward=backward).apply
     inner = jax.jit(jax.grad(lambda x, w: f(x, w) ** 2 / 2))
     assert jax.grad(lambda w: inner(ONE, w))(ONE) == 3 + 9
 
@@ -538,11 +517,6 @@ def test_a_vmap_rule_beside_a_batched_value_that_is_closed_over(transform):
 
 
 def test_a_transpose_with_respect_to_what_was_saved_is_refused():
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        ctx.save_for_forward(x, w)
-        return x * w
-
     def backward(ctx, g):
         x, w = ctx.saved_tensors
         return g * w, g * x
@@ -551,7 +525,7 @@ def test_a_transpose_with_respect_to_what_was_saved_is_refused():
         x, w = ctx.saved_tensors
         return s * w + t * x
 
-    f = function("F", forward=forward, backward=backward, jvp=jvp).apply
+    f = function("F", **PRODUCT, backward=backward, jvp=jvp).apply
 
     def tangent(w):
         return jax.jvp(lambda x: f(x, w), (ONE,), (ONE,))[1]
@@ -586,17 +560,9 @@ def drawing():
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_the_draw_of_a_rule_is_not_made_again_for_its_derivative(engine, wrap):
     draw = drawing()
-    rules = {"backward": lambda ctx, g: draw() * ctx.saved_tensors[0] * g}
-    if engine == "both":
-        rules["jvp"] = rules["backward"]
-
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return 1 * x
-
-    derived = engine == "derived"
-    f = function("F", forward=forward, generate_jvp_rule=derived, **rules).apply
+    rule = lambda ctx, g: draw() * ctx.saved_tensors[0] * g  # noqa: E731
+    rules = in_style("combined", lambda x: 1 * x, saving())
+    f = function("F", **rules, **rules_of(engine, rule, rule)).apply
 
     def tangent(x):
         return jax.jvp(f, (x,), (ONE,))[1]
@@ -735,19 +701,11 @@ KINDS = ["backward", "jvp", "both", "derived"]
 
 def scaled_by_a_closure(kind, w):
     """The derivative of the Function is 3 w x."""
-    rules = {}
-    if kind != "jvp":
-        rules["backward"] = lambda ctx, g: 3 * w * ctx.saved_tensors[0] * g
-    if kind in ("jvp", "both"):
-        rules["jvp"] = lambda ctx, t: 3 * w * ctx.saved_tensors[0] * t
-
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return 11 * x
-
-    rules["generate_jvp_rule"] = kind == "derived"
-    return function("F", forward=forward, **rules).apply
+    rule = lambda ctx, g: 3 * w * ctx.saved_tensors[0] * g  # noqa: E731
+    rules = rules_of(kind, rule, rule) | in_style(
+        "combined", lambda x: 11 * x, saving()
+    )
+    return function("F", **rules).apply
 
 
 @pytest.mark.parametrize("kind", KINDS)
