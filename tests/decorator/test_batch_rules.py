@@ -117,7 +117,7 @@ def test_the_value_and_its_derivative_are_of_one_run_of_the_function(
     assert value > 0
     assert pull > 0
     runs.clear()
-    value, pull = jax.value_and_grad(f)(jnp.float32(2))
+    value, pull = wrap(jax.value_and_grad(f))(jnp.float32(2))
     np.testing.assert_allclose(pull, value, rtol=1e-6)
     assert len(runs) == 1
 

@@ -9,15 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.build import function, rules_of
+from tests.build import function, nothing, rules_of, saving
 
 AXIS = "d"
 ENGINES = ("backward", "jvp", "both", "derived")
-
-
-def saving(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-    ctx.save_for_forward(*inputs)
 
 
 # ---- a layer with a weight: every device has rows of x, all have the weight
@@ -50,7 +45,7 @@ def dense_function(engine: str, *, explicit: bool = False) -> Any:
     return function(
         "Dense",
         forward=lambda x, w: dense(lax.stop_gradient(x), lax.stop_gradient(w)),
-        setup_context=saving,
+        setup_context=saving(),
         **rules_of(
             engine,
             _dense_backward_explicit if explicit else _dense_backward,
@@ -70,7 +65,7 @@ def copy_function(engine: str, vma: bool) -> Any:
     return function(
         "CopyToAll",
         forward=lambda x: lax.pcast(x, AXIS, to="varying") if vma else x,
-        setup_context=lambda ctx, inputs, output: None,
+        setup_context=nothing,
         **rules_of(
             engine,
             lambda ctx, g: lax.psum(g, AXIS),
@@ -84,7 +79,7 @@ def reduce_function(engine: str) -> Any:
     return function(
         "SumOverAll",
         forward=lambda x: lax.psum(x, AXIS),
-        setup_context=lambda ctx, inputs, output: None,
+        setup_context=nothing,
         **rules_of(engine, lambda ctx, g: g, lambda ctx, t: lax.psum(t, AXIS)),
     ).apply
 
@@ -104,7 +99,7 @@ def gather_function(engine: str) -> Any:
     return function(
         "GatherRows",
         forward=lambda x: lax.all_gather(x, AXIS, tiled=True),
-        setup_context=lambda ctx, inputs, output: None,
+        setup_context=nothing,
         **rules_of(
             engine,
             lambda ctx, g: lax.psum_scatter(g, AXIS, tiled=True),
@@ -118,7 +113,7 @@ def scatter_function(engine: str) -> Any:
     return function(
         "ScatterRows",
         forward=lambda x: lax.psum_scatter(x, AXIS, tiled=True),
-        setup_context=lambda ctx, inputs, output: None,
+        setup_context=nothing,
         **rules_of(
             engine,
             lambda ctx, g: lax.all_gather(g, AXIS, tiled=True),
@@ -163,15 +158,12 @@ def batch_norm_function(engine: str) -> Any:
     return function(
         "SyncBatchNorm",
         forward=forward,
-        setup_context=saving,
+        setup_context=saving(),
         **rules_of(engine, backward, jvp),
     ).apply
 
 
 def numbers(*shape: int, shift: float = 0.0) -> jax.Array:
     """Numbers that differ."""
-    n = 1
-    for k in shape:
-        n *= k
-    x = np.sin(np.arange(n) * 0.7 + shift).reshape(shape)
+    x = np.sin(np.arange(np.prod(shape, dtype=int)) * 0.7 + shift).reshape(shape)
     return jnp.asarray(x, jnp.float32)

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxfn
 from jaxfn._core import internals
-from tests.build import function
+from tests.build import function, in_style, rules_of, saving
 from tests.devices import layers
 from tests.devices.layers import AXIS, numbers
 from tests.devices.test_devices import DERIVED, checks, close, engines, refuses_forward
@@ -80,29 +80,26 @@ def test_vmap_of_shard_map_over_a_mesh_axis(engine, stack):
 
 def penalized(engine, backward):
     """Returns x * w and a penalty on w, which all devices share."""
-
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        ctx.save_for_forward(x, w)
-        return x * w, w * w
-
-    rules = {"backward": lambda ctx, g, h: backward(*ctx.saved_tensors, g, h)}
-    if engine == "both":
-        rules["jvp"] = lambda ctx, t, u: (
+    rules = rules_of(
+        engine,
+        lambda ctx, g, h: backward(*ctx.saved_tensors, g, h),
+        lambda ctx, t, u: (
             t * ctx.saved_tensors[1] + u * ctx.saved_tensors[0],
             2 * u * ctx.saved_tensors[1],
-        )
-    derived = engine == "derived"
-    return function(forward=forward, generate_jvp_rule=derived, **rules).apply
+        ),
+    )
+    rules |= in_style("combined", lambda x, w: (x * w, w * w), saving())
+    return function(**rules).apply
 
 
-def of_weight(f):
+def of_weight(f, *, uses_penalty=True):
     """The loss, as a function of w, of a Function that `penalized` makes."""
     mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
 
     def local(x, w):
         y, z = f(x, w)
-        return lax.psum(y.sum(), AXIS) + 10 * z
+        total = lax.psum(y.sum(), AXIS)
+        return total + 10 * z if uses_penalty else total
 
     split = jax.shard_map(local, mesh=mesh, in_specs=ROWS, out_specs=P())
     return functools.partial(split, jnp.arange(4.0))
@@ -165,11 +162,8 @@ def test_a_gradient_of_what_devices_share_is_summed_in_backward(sums):
         of_w = jnp.where(x > 1, h * x, 2 * h * x).sum()
         return h * jnp.cos(x), lax.psum(of_w, AXIS) if sums else of_w
 
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return lax.psum((x * w).sum(), AXIS)
-
-    f = function(forward=forward, backward=backward).apply
+    value = lambda x, w: lax.psum((x * w).sum(), AXIS)  # noqa: E731
+    f = function(**in_style("combined", value, saving()), backward=backward).apply
     mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
     split = jax.shard_map(f, mesh=mesh, in_specs=ROWS, out_specs=P())
     gradient = jax.grad(split, 1)
@@ -181,24 +175,9 @@ def test_a_gradient_of_what_devices_share_is_summed_in_backward(sums):
 
 
 def test_a_gradient_that_did_not_arrive_is_not_counted():
-    # The penalty, k, is not used: its gradient is zero, on all devices.
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x * w, w * w
-
-    def backward(ctx, g, k):
-        x, w = ctx.saved_tensors
-        return g * w, (g * x).sum() + k * 2 * w
-
-    f = function(forward=forward, backward=backward).apply
-
-    def local(x, w):
-        y, _ = f(x, w)
-        return lax.psum(y.sum(), AXIS)
-
-    mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
-    split = jax.shard_map(local, mesh=mesh, in_specs=ROWS, out_specs=P())
-    assert jax.grad(split, 1)(jnp.arange(4.0), 3.0) == 6
+    # The penalty is not used: its gradient is zero, on all devices.
+    f = penalized("backward", WRONG["a sum"])
+    assert jax.grad(of_weight(f, uses_penalty=False))(3.0) == 6
 
 
 # ---- a tangent that differs between devices
@@ -210,9 +189,7 @@ def total(engine, *, forgets):
     def jvp(ctx, t):
         return t.sum() if forgets else lax.psum(t.sum(), AXIS)
 
-    rules = {"jvp": jvp}
-    if engine == "both":
-        rules["backward"] = lambda ctx, g: jnp.full((2,), g)
+    rules = rules_of(engine, lambda ctx, g: jnp.full((2,), g), jvp)
     return function(forward=lambda ctx, x: lax.psum(x.sum(), AXIS), **rules).apply
 
 
@@ -239,11 +216,8 @@ def test_a_tangent_that_differs_between_devices_is_refused(engine, transform):
 
 def resharding(engine):
     """Squares, with rules that return another sharding than they should."""
-    other = P(None, AXIS)
-    rules = {"backward": lambda ctx, g: jax.sharding.reshard(g, other)}
-    if engine == "both":
-        rules["jvp"] = lambda ctx, t: jax.sharding.reshard(t, other)
-    return function(forward=lambda ctx, x: x * x, **rules).apply
+    rule = lambda ctx, g: jax.sharding.reshard(g, P(None, AXIS))  # noqa: E731
+    return function(forward=lambda ctx, x: x * x, **rules_of(engine, rule, rule)).apply
 
 
 @pytest.mark.parametrize(
@@ -270,18 +244,17 @@ def test_another_sharding_is_refused(engine, derivative, words, transform):
 # ---- an output that ignores an argument, which its derivative depends on
 
 
+def save_last(ctx, inputs, output):
+    ctx.save_for_backward(inputs[-1])
+
+
 def scaled(summed):
     """Returns x, with the gradient summed(s) * g: another for each s of a batch."""
 
-    def backward(ctx, g):
-        (s,) = ctx.saved_tensors
-        return g * summed(s), None
-
-    def forward(ctx, x, s):
-        ctx.save_for_backward(s)
-        return 1 * x
-
-    return function(forward=forward, backward=backward).apply
+    return function(
+        **in_style("combined", lambda x, s: 1 * x, save_last),
+        backward=lambda ctx, g: (g * summed(*ctx.saved_tensors), None),
+    ).apply
 
 
 def weighted(f, x, ss):
@@ -360,11 +333,8 @@ def test_outputs_that_vary_otherwise_stay_so():
         (s,) = ctx.saved_tensors
         return g * s.sum(), h * lax.psum(s.sum(), AXIS), None
 
-    def forward(ctx, x, y, s):
-        ctx.save_for_backward(s)
-        return 1 * x, 2 * y
-
-    f = function(forward=forward, backward=backward).apply
+    rules = in_style("combined", lambda x, y, s: (1 * x, 2 * y), save_last)
+    f = function(backward=backward, **rules).apply
     mesh = jax.make_mesh((4,), (AXIS,), axis_types=(AxisType.Auto,))
     specs = (P(AXIS), P(), P(AXIS))
     split = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=specs[:2])
@@ -414,7 +384,7 @@ def test_it_has_a_second_derivative_there():
 def test_a_vmap_on_an_explicit_mesh(wrap):
     f = wrap(
         function(
-            forward=lambda ctx, x, s: (ctx.save_for_backward(s), x * 2)[1],
+            **in_style("combined", lambda x, s: x * 2, save_last),
             backward=lambda ctx, g: (3 * g * ctx.saved_tensors[0].sum(), None),
         ).apply
     )

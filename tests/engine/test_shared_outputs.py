@@ -7,20 +7,26 @@ pairs of argument and output have a derivative, and by which factor. The derivat
 have nothing to do with the value, so a wrong sum or a lost rule shows in the numbers.
 """
 
+import functools
+import operator
 import random
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.build import function
+from tests.build import function, in_style, keep, rules_of
 from tests.sizes import parametrize
 
-SIZE = 3
+SIZES = (3, 2)
+"""Of the outer axis and the inner one."""
+
+# Seeds of a normal run: of these the first ones, together, ...
+NORMAL, FULL = (0, 1, 2), 80
 
 
 def pytest_generate_tests(metafunc):
-    parametrize(metafunc, "seed", normal=range(2), full=lambda times: range(30 * times))
+    parametrize(metafunc, "seed", NORMAL, full=lambda times: range(FULL * times))
 
 
 def test_a_vmap_gives_what_a_loop_gives(seed):
@@ -28,25 +34,28 @@ def test_a_vmap_gives_what_a_loop_gives(seed):
     f, n_in, kinds, has_jvp = drawn(draw)
     f = draw.choice([lambda f: f, jax.jit, jax.checkpoint, looped])(f)
     # Each vmap maps over some of the arguments, and the outer one not over the same.
-    levels = draw.choice([1, 1, 2])
-    axes = [drawn_axes(draw, n_in) for _ in range(levels)]
-    out_axes = [[draw.choice([0, 0, None]) for _ in kinds] for _ in range(levels)]
+    # The innermost comes first here.
+    sizes = SIZES[: draw.choice([1, 2])][::-1]
+    axes = [drawn_axes(draw, n_in) for _ in sizes]
+    out_axes = [[draw.choice([0, 0, None]) for _ in kinds] for _ in sizes]
+    compiled = draw.choice([None, *range(len(sizes))])  # before which vmap
     arrays = []
     for i in range(n_in):
-        shape = [SIZE for inner in axes[::-1] if inner[i] == 0]
-        arrays.append(draw.choice([1.0, 0.5]) * (1 + jnp.arange(SIZE ** len(shape))))
-        arrays[i] = arrays[i].reshape(shape)
+        mapped_sizes = zip(sizes, axes, strict=True)
+        shape = [n for n, places in mapped_sizes if places[i] == 0][::-1]
+        array = draw.choice([1.0, 0.5]) * (1 + jnp.arange(np.prod(shape, dtype=int)))
+        arrays.append(array.reshape(shape))
 
     def mapped(*arrays):
         g = f
-        for inner, out in zip(axes, out_axes, strict=True):
-            g = jax.vmap(g, inner, tuple(out))
+        for level, (inner, out) in enumerate(zip(axes, out_axes, strict=True)):
+            g = jax.vmap(jax.jit(g) if level == compiled else g, inner, tuple(out))
         return g(*arrays)
 
     def loop(*arrays):
         g = f
-        for inner, out in zip(axes, out_axes, strict=True):
-            g = each(g, inner, out)
+        for size, inner, out in zip(sizes, axes, out_axes, strict=True):
+            g = each(g, size, inner, out)
         return g(*arrays)
 
     transform = draw.choice(transforms(n_in, has_jvp))
@@ -67,35 +76,47 @@ def test_a_vmap_gives_what_a_loop_gives(seed):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * size)
 
 
+VALUES = {
+    "sum": lambda xs, numbers: sum(map(operator.mul, numbers, xs)),
+    "product": lambda xs, numbers: functools.reduce(operator.mul, xs),
+    "one of them": lambda xs, numbers: xs[0],
+    "none of them": lambda xs, numbers: jnp.ones(()),
+}
+"""What an output is, of some of the arguments."""
+
+CHOICES = {
+    "all": lambda g, saved: g,
+    "select": lambda g, saved: jax.lax.select(saved > 1.5, g, jnp.zeros_like(g)),
+    "where": lambda g, saved: jnp.where(saved > 2, g, 0),
+}
+"""What of a (co)tangent counts, by a value that was saved."""
+
+
 def drawn(draw):
     """A Function, its number of arguments, the kinds of its outputs, has it a jvp?"""
     n_in, n_out = draw.choice([2, 3]), draw.choice([1, 2, 2, 3])
     kinds = [draw.choice(["float", "float", "marked", "integer"]) for _ in range(n_out)]
     kinds[0] = "float"
-    terms = [
-        [(j, draw.choice([0.5, 1, 2, 3])) for j in draw.sample(range(n_in), k)]
-        for k in [draw.randint(1, n_in) for _ in range(n_out)]
-    ]
+    terms = [drawn_term(draw, n_in, kind) for kind in kinds]
     factors = [[drawn_factor(draw, n_in, n_out) for _ in kinds] for _ in range(n_in)]
     behind = draw.choice([None, None, None, *BEHIND])  # what holds a jaxpr
 
     def value(*xs):
-        outs = [sum(a * xs[j] for j, a in term) for term in terms]
+        outs = [VALUES[how]([xs[j] for j in js], numbers) for how, js, numbers in terms]
         outs = BEHIND[behind](outs) if behind else outs
         pairs = zip(outs, kinds, strict=True)
         return tuple([y.astype(int) if kind == "integer" else y for y, kind in pairs])
 
-    def keep(ctx, xs, outs):
+    def save(ctx, xs, outs):
         marked = [y for y, kind in zip(outs, kinds, strict=True) if kind == "marked"]
         ctx.mark_non_differentiable(*marked)
-        ctx.save_for_backward(*xs, *outs)
-        ctx.save_for_forward(*xs, *outs)
+        keep(ctx, *xs, *outs)
 
     def along(ctx, pairs):
         saved = ctx.saved_tensors
         terms = [
-            x * number * (1 if place is None else saved[place])
-            for x, (number, place) in pairs
+            CHOICES[choice](x, saved[by]) * number * product(saved[i] for i in places)
+            for x, (number, places, choice, by) in pairs
             if number
         ]
         return sum(terms) if terms else None
@@ -116,22 +137,21 @@ def drawn(draw):
             ]
         )
 
-    engine = draw.choice(["backward", "jvp", "both", "derived"])
-    rules = {"generate_jvp_rule": engine == "derived"}
-    if engine != "jvp":
-        rules["backward"] = backward
-    if engine in ("jvp", "both"):
-        rules["jvp"] = jvp
-    combined = function(forward=in_one(value, keep), **rules).apply
-    rules["setup_context"] = keep
-    separate = function(forward=value, **rules).apply
+    engine = draw.choice(["backward", "backward", "jvp", "both", "derived"])
+    rules = rules_of(engine, backward, jvp)
+    combined = function(**in_style("combined", value, save), **rules).apply
+    separate = in_style("separate", value, save) | rules
     own = batched(value, terms, draw.random() < 0.5)
-    with_rule = function(forward=value, vmap=own, **rules).apply
-    f = draw.choice([combined, separate, with_rule])
-    del rules["setup_context"]
-    if draw.random() < 0.3:
-        f = function(forward=in_one(f, keep), **rules).apply  # one in another's forward
+    f = draw.choice(
+        [combined, function(**separate).apply, function(**separate, vmap=own).apply]
+    )
+    if draw.random() < 0.3:  # one in another's forward
+        f = function(**in_style("combined", f, save), **rules).apply
     return f, n_in, kinds, engine != "backward"
+
+
+def product(xs):
+    return functools.reduce(operator.mul, xs, 1)
 
 
 def _twice(outs):
@@ -164,8 +184,8 @@ def batched(value, terms, shares):
 
     def vmap(info, in_dims, *xs):
         found, dims = [], []
-        for y, term in zip(value(*xs), terms, strict=True):
-            differs = any(in_dims[j] is not None for j, _ in term)
+        for y, (_, js, _) in zip(value(*xs), terms, strict=True):
+            differs = any(in_dims[j] is not None for j in js)
             spread = not differs and not shares
             found.append(jnp.broadcast_to(y, info.batch_size) if spread else y)
             dims.append(0 if differs or spread else None)
@@ -174,26 +194,26 @@ def batched(value, terms, shares):
     return vmap
 
 
+def drawn_term(draw, n_in, kind):
+    """What an output is of which arguments, and numbers to multiply these with."""
+    how = draw.choice(["sum", "sum", "product", *VALUES])
+    if kind != "float" and how == "one of them":
+        how = "sum"  # an argument has a derivative
+    n = {"one of them": 1, "none of them": 0}.get(how, draw.randint(1, n_in))
+    return how, draw.sample(range(n_in), n), draw.choices([0.5, 1, 2, 3], k=n)
+
+
 def drawn_factor(draw, n_in, n_out):
-    """A number, and which of the saved values it is multiplied by."""
-    number = draw.choice([0, 2, 3, 5])
-    return number, draw.choice([None, draw.randrange(n_in + n_out)])
+    """A number, which of the saved values it is multiplied by, and what counts."""
+    saved = range(n_in + n_out)
+    places = draw.sample(saved, draw.choice([0, 0, 1, 1, 2]))
+    choice = draw.choice(["all", "all", *CHOICES])
+    return draw.choice([0, 2, 3, 5]), places, choice, draw.choice(saved)
 
 
 def drawn_axes(draw, n):
     axes = [draw.choice([0, None]) for _ in range(n)]
     return tuple(axes) if 0 in axes else (0, *axes[1:])
-
-
-def in_one(value, keep):
-    """Forward in the combined style."""
-
-    def forward(ctx, *xs):
-        outs = value(*xs)
-        keep(ctx, xs, outs)
-        return outs
-
-    return forward
 
 
 def looped(f):
@@ -205,13 +225,13 @@ def looped(f):
     return lambda *xs: tuple([y[0] for y in run(*xs)])
 
 
-def each(f, axes, out_axes):
+def each(f, size, axes, out_axes):
     """The function in a loop over its examples."""
 
     def run(*xs):
         rows = [
             f(*[x[b] if axis == 0 else x for x, axis in zip(xs, axes, strict=True)])
-            for b in range(SIZE)
+            for b in range(size)
         ]
         columns = list(zip(*rows, strict=True))
         pairs = zip(columns, out_axes, strict=True)

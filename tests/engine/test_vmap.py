@@ -168,34 +168,6 @@ def test_gradients_of_batched_and_shared_arguments(rules, with_rule, in_axes):
         jax.tree.map(allclose, got, expected)
 
 
-# Every example has its own output, even where the value is the same for all: plain
-# custom_vjp gives each example the sum of all cotangents.
-@pytest.mark.parametrize("rules", ["backward", "both", "derived"])
-def test_an_output_that_does_not_depend_on_the_batch(rules):
-    def forward(ctx, x, scale):
-        ctx.x, ctx.scale = x, scale
-        return x
-
-    members = rules_of(
-        rules,
-        lambda ctx, g: (g * ctx.scale, (g * ctx.x).sum()),
-        lambda ctx, a, b: ctx.scale * a + b * ctx.x,
-    )
-    f = function(forward=forward, **members).apply
-    scales, weights = jnp.float32([1, 10]), 1 + M
-
-    def loss(x, scales):
-        return (jax.vmap(f, in_axes=(None, 0))(x, scales) * weights).sum()
-
-    expected = (weights * scales[:, None]).sum(0), (weights * X).sum(1)
-    for call in (
-        jax.grad(loss, (0, 1)),
-        jax.jit(jax.grad(loss, (0, 1))),
-        jax.grad(jax.jit(loss), (0, 1)),
-    ):
-        jax.tree.map(allclose, call(X, scales), expected)
-
-
 @pytest.mark.parametrize("rules", RULES)
 def test_second_derivatives_under_vmap(rules):
     f = function(

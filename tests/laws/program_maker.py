@@ -52,6 +52,18 @@ class Maker:
         name: of the Function.
         want: what the place can take.
         pool: where Functions come from that it calls.
+
+    Attributes:
+        style: one of STYLES.
+        engine: one of ENGINES, or "batch".
+        static: texts that its last argument may be; none if it has no such argument.
+        closed: texts of the constants that it closes over.
+        nodes: its values.
+        outs: those that are outputs.
+        saved: how a node is saved: as a "tensor" or an "attribute".
+        vmap: has it a batch rule?
+        asks: for needs_input_grad, and in a jvp for the value.
+        in_dict: are attributes saved in a dict?
     """
 
     def __init__(self, choices: Choices, name: str, want: Want, pool: Pool) -> None:
@@ -141,11 +153,6 @@ class Maker:
             return "any"
         inner = {m.modes for m in self.called}
         return "reverse first" if inner <= {"any"} else "reverse"
-
-    @property
-    def _reads_in_forward_alone(self) -> bool:
-        """Are settings saved, so that the rules don't read them?"""
-        return self.want.settings == "forward"
 
     def _draw_engine(self) -> str:
         engines = list(ENGINES)
@@ -314,7 +321,7 @@ class Maker:
     def _save(self, i: int) -> None:
         """Save this value, or what it can be computed from."""
         node = self.nodes[i]
-        if i in self.saved or (node.kind == "setting" and self._recomputes(i)):
+        if i in self.saved or (node.kind == "setting" and not self.saves_settings):
             return
         if node.kind == "setting":
             self.saved[i] = "tensor" if node.detail else "attribute"
@@ -323,9 +330,6 @@ class Maker:
         else:
             for operand in node.operands:
                 self._save(operand)
-
-    def _recomputes(self, i: int) -> bool:
-        return not self.saves_settings
 
     def _can_save(self, i: int) -> bool:
         if self.style in ("separate", "torch decorator"):

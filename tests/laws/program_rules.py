@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tests.laws.program_functions import Node, Shape, indent
 
-
-class Drawn(Protocol):
-    """What the text depends on.
-
-    Attributes:
-        name: of the Function.
-        style: see `program_maker.STYLES`.
-        engine: see `program_maker.ENGINES`.
-        has_backward, has_jvp: has it these rules?
-        static: texts that its last argument may be; none if it has no such argument.
-        closed: texts of the constants that it closes over.
-        nodes: its values.
-        outs: those that are outputs.
-        needed: those that the rules use.
-        saved: how a node is saved: as a "tensor" or an "attribute".
-        vmap: has it a batch rule?
-        asks: for needs_input_grad, and in a jvp for the value.
-        in_dict: are attributes saved in a dict?
-    """
-
-    name: str
-    style: str
-    engine: str
-    static: tuple[str, ...]
-    closed: list[str]
-    nodes: list[Node]
-    outs: list[int]
-    saved: dict[int, str]
-    vmap: bool
-    asks: bool
-    in_dict: bool
-
-    @property
-    def has_backward(self) -> bool: ...
-
-    @property
-    def has_jvp(self) -> bool: ...
-
-    @property
-    def needed(self) -> list[int]: ...
+if TYPE_CHECKING:
+    from tests.laws.program_maker import Maker
 
 
-def mathematics(m: Drawn) -> str:
+def mathematics(m: Maker) -> str:
     """Its mathematics, as a Python function of the same name."""
     lines = [f"def {m.name}({_params(m)}):", *indent(_forward(m))]
     return "\n".join([*_constants(m), *lines, ""])
 
 
-def with_jaxfn(m: Drawn) -> str:
+def with_jaxfn(m: Maker) -> str:
     """With jaxfn; in a function of its own, if forward and the rules close over it."""
     if m.style == "jax decorator":
         lines = _jax_decorator(m)
@@ -70,15 +32,15 @@ def with_jaxfn(m: Drawn) -> str:
     return "\n".join([*lines, ""])
 
 
-def _constants(m: Drawn) -> list[str]:
+def _constants(m: Maker) -> list[str]:
     return [f"{m.name}_W{i} = {text}" for i, text in enumerate(m.closed)]
 
 
-def _params(m: Drawn) -> str:
+def _params(m: Maker) -> str:
     return ", ".join(_arrays(m) + (["k"] if m.static else []))
 
 
-def _arrays(m: Drawn) -> list[str]:
+def _arrays(m: Maker) -> list[str]:
     return [n.name for n in m.nodes if n.kind == "input"]
 
 
@@ -93,7 +55,7 @@ def _results(items: list[str]) -> str:
 # ---- values and derivatives
 
 
-def _values(m: Drawn, wanted: list[int], known: set[int]) -> list[str]:
+def _values(m: Maker, wanted: list[int], known: set[int]) -> list[str]:
     """Lines that compute these nodes from those that are known, in order."""
     todo: set[int] = set()
 
@@ -108,16 +70,16 @@ def _values(m: Drawn, wanted: list[int], known: set[int]) -> list[str]:
     return [f"{m.nodes[i].name} = {m.nodes[i].text}" for i in sorted(todo)]
 
 
-def _forward(m: Drawn, *, more: list[str] | None = None) -> list[str]:
+def _forward(m: Maker, *, more: list[str] | None = None) -> list[str]:
     lines = [f"{n.name} = {n.text}" for n in m.nodes if n.kind != "input"]
     return [*lines, *(more or []), f"return {_outs(m)}"]
 
 
-def _outs(m: Drawn) -> str:
+def _outs(m: Maker) -> str:
     return _results([m.nodes[i].name for i in m.outs])
 
 
-def _pull(m: Drawn, given: list[str]) -> tuple[list[str], list[str]]:
+def _pull(m: Maker, given: list[str]) -> tuple[list[str], list[str]]:
     """Lines from cotangents of the outputs to those of the inputs, and these (None)."""
     lines: list[str] = []
     terms: dict[int, list[str]] = {i: [] for i in range(len(m.nodes))}
@@ -147,7 +109,7 @@ def _pull(m: Drawn, given: list[str]) -> tuple[list[str], list[str]]:
     return lines, [f"g{i}" if terms[i] else "None" for i in range(n)]
 
 
-def _pulled(m: Drawn, node: Node, g: str) -> list[tuple[int, str]]:
+def _pulled(m: Maker, node: Node, g: str) -> list[tuple[int, str]]:
     """For each operand the text of its cotangent; of the shape of the result."""
     a, b = (*node.operands, -1, -1)[:2]
     names = [m.nodes[i].name for i in node.operands]
@@ -175,7 +137,7 @@ def _reduced(text: str, have: Shape, want: Shape) -> str:
     return f"jnp.sum({text})" if not want else f"jnp.sum({text}, 0)"
 
 
-def _push(m: Drawn) -> list[str]:
+def _push(m: Maker) -> list[str]:
     """Lines from the tangents of the inputs to those of all."""
     lines = []
     for i, node in enumerate(m.nodes):
@@ -208,7 +170,7 @@ def _push(m: Drawn) -> list[str]:
 # ---- in torch's terms
 
 
-def _class(m: Drawn) -> list[str]:
+def _class(m: Maker) -> list[str]:
     body: list[str] = []
     if m.engine == "derived":
         body += ["generate_jvp_rule = True", ""]
@@ -228,7 +190,7 @@ def _class(m: Drawn) -> list[str]:
     ]
 
 
-def _torch_decorator(m: Drawn) -> list[str]:
+def _torch_decorator(m: Maker) -> list[str]:
     derived = "generate_jvp_rule=True" if m.engine == "derived" else ""
     lines = [f"def {m.name}({_params(m)}):", *indent(_forward(m)), ""]
     lines += [
@@ -245,7 +207,7 @@ def _torch_decorator(m: Drawn) -> list[str]:
     return lines
 
 
-def _save(m: Drawn) -> list[str]:
+def _save(m: Maker) -> list[str]:
     tensors = ", ".join(_saved(m, "tensor"))
     kept = _saved(m, "attribute")
     lines = [f"ctx.{x} = {x}" for x in kept]
@@ -260,16 +222,16 @@ def _save(m: Drawn) -> list[str]:
     return lines
 
 
-def _saved(m: Drawn, how: str) -> list[str]:
+def _saved(m: Maker, how: str) -> list[str]:
     return [m.nodes[i].name for i in sorted(m.saved) if m.saved[i] == how]
 
 
-def _setup_context(m: Drawn) -> list[str]:
+def _setup_context(m: Maker) -> list[str]:
     lines = [f"{_tuple(_params(m).split(', '))} = inputs", f"{_outs(m)} = output"]
     return ["def setup_context(ctx, inputs, output):", *indent([*lines, *_save(m)])]
 
 
-def _read(m: Drawn) -> list[str]:
+def _read(m: Maker) -> list[str]:
     """What the rules need of the values."""
     tensors = _saved(m, "tensor")
     of = "kept[{!r}]" if m.in_dict else "{}"
@@ -281,7 +243,7 @@ def _read(m: Drawn) -> list[str]:
     return lines + _values(m, m.needed, set(m.saved))
 
 
-def _rules(m: Drawn) -> list[list[str]]:
+def _rules(m: Maker) -> list[list[str]]:
     rules = []
     if m.has_backward:
         given = [f"h{k}" for k in range(len(m.outs))]
@@ -304,7 +266,7 @@ def _rules(m: Drawn) -> list[list[str]]:
     return rules
 
 
-def _vmap(m: Drawn) -> list[str]:
+def _vmap(m: Maker) -> list[str]:
     axes = f"in_dims[:{len(_arrays(m))}]"
     zeros = "0" if len(m.outs) == 1 else _tuple(["0"] * len(m.outs))
     arrays = ", ".join(_arrays(m))
@@ -320,7 +282,7 @@ def _vmap(m: Drawn) -> list[str]:
 # ---- in JAX's terms
 
 
-def _jax_decorator(m: Drawn) -> list[str]:
+def _jax_decorator(m: Maker) -> list[str]:
     name, params = m.name, _params(m)
     derived = "(generate_jvp_rule=True)" if m.engine == "derived" else ""
     lines = [f"@jaxfn.custom_function{derived}"]
@@ -352,7 +314,7 @@ def _jax_decorator(m: Drawn) -> list[str]:
     return lines
 
 
-def _def_vmap(m: Drawn) -> list[str]:
+def _def_vmap(m: Maker) -> list[str]:
     arrays = ", ".join(_arrays(m))
     flags = "True" if len(m.outs) == 1 else _tuple(["True"] * len(m.outs))
     body = [f"def one({arrays}):", *indent(_forward(m))]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function, rules_of
+from tests.build import function, in_style, keep, rules_of
 
 N = 2
 X = jnp.float32(np.random.default_rng(0).normal(size=(N, N, N)))
@@ -43,43 +43,33 @@ def rules(kind):
     return rules_of(kind, backward, jvp)
 
 
-def save(ctx, k):
-    ctx.save_for_backward(k)
-    ctx.save_for_forward(k)
+def saving_k(style):
+    return in_style(style, values, lambda ctx, inputs, _: keep(ctx, inputs[1]))
 
 
 def combined(kind):
-    def forward(ctx, x, k):
-        save(ctx, k)
-        return values(x, k)
-
-    return function(forward=forward, **rules(kind)).apply
+    return function(**saving_k("combined"), **rules(kind)).apply
 
 
 def saving(kind):
     """Saves an intermediate, too, so that forward keeps its own derivative."""
 
     def forward(ctx, x, k):
-        save(ctx, 1 * k)
+        keep(ctx, 1 * k)
         return values(x, k)
 
     return function(forward=forward, **rules(kind)).apply
 
 
 def separate(kind, **others):
-    return function(
-        forward=values,
-        setup_context=lambda ctx, inputs, output: save(ctx, inputs[1]),
-        **rules(kind),
-        **others,
-    ).apply
+    return function(**saving_k("separate"), **rules(kind), **others).apply
 
 
 def asking(kind):
     """Takes other operations in a derivative."""
 
     def forward(ctx, x, k):
-        save(ctx, k)
+        keep(ctx, k)
         return (other_values if any(ctx.needs_input_grad) else values)(x, k)
 
     return function(forward=forward, **rules(kind)).apply

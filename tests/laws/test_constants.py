@@ -140,10 +140,6 @@ class Maths:
     constant: Any
     conj: bool
 
-    @property
-    def n_args(self) -> int:
-        return 2 if self.place in ("argument", "gradient") else 1
-
     def held(self, inputs) -> tuple[Any, Any]:
         """What the rules need: x and the constant."""
         constant = inputs[1] if self.place == "argument" else self.constant()

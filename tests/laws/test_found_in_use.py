@@ -16,19 +16,20 @@ import pytest
 from jax.experimental import checkify, sparse
 
 import jaxfn
-from tests.build import function
+from tests.build import function, in_style, saving
 
 X = jnp.float32(3)
 WRAPS = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
 
 
-def save_input(ctx, x):
-    ctx.save_for_backward(x)
-    return x * x
-
-
 def twice(ctx, g):
     return 2 * g * ctx.saved_tensors[0]
+
+
+def square(backward=twice):
+    """A new Function x -> x * x, which saves x."""
+    rules = in_style("combined", lambda x: x * x, saving())
+    return function(backward=backward, **rules)
 
 
 # ---- a rule's closure may hold what it doesn't use
@@ -41,7 +42,7 @@ def test_a_backward_that_keeps_gradients_to_look_at_them():
         seen.append(g)
         return twice(ctx, g)
 
-    f = function(forward=save_input, backward=backward).apply
+    f = square(backward).apply
     for _ in range(2):
         assert jax.jit(jax.grad(f))(X) == 6
         assert jax.grad(f)(X) == 6
@@ -69,18 +70,15 @@ TO_INT = jaxfn.autograd.graph.saved_tensors_hooks(
     lambda x: x.astype(int), lambda x: x.astype(jnp.float32)
 )
 UNUSED = {
-    "once": function(forward=save_input, backward=jaxfn.once_differentiable(twice)),
-    "host": function(
-        forward=save_input, backward=lambda ctx, g: host(g, *ctx.saved_tensors)
-    ),
+    "once": square(jaxfn.once_differentiable(twice)),
+    "host": square(lambda ctx, g: host(g, *ctx.saved_tensors)),
 }
 
 
 @WRAPS
 @pytest.mark.parametrize("kind", [*UNUSED, "hooks"])
 def test_a_step_that_is_not_differentiated(kind, wrap):
-    plain = function(forward=save_input, backward=twice)
-    f = UNUSED.get(kind, plain).apply
+    f = UNUSED.get(kind, square()).apply
 
     def loss(x):
         step = jax.lax.stop_gradient(jax.grad(f)(x))
@@ -94,7 +92,7 @@ def test_a_step_that_is_not_differentiated(kind, wrap):
 
 def test_a_host_jvp_whose_derivative_is_not_used():
     f = function(
-        forward=lambda ctx, x: (ctx.save_for_forward(x), x * x)[1],
+        **in_style("combined", lambda x: x * x, saving()),
         jvp=lambda ctx, t: host(t, *ctx.saved_tensors),
     ).apply
 
@@ -149,7 +147,7 @@ def test_a_rule_for_a_function_of_jax_that_has_one():
 
 
 def test_a_class_made_of_the_parts_of_another():
-    cls = function(forward=save_input, backward=twice)
+    cls = square()
     cls.apply(X)
     parts = {**cls.__dict__, "backward": staticmethod(lambda ctx, g: 11 * g)}
     other = type("Other", cls.__bases__, parts)
@@ -158,7 +156,7 @@ def test_a_class_made_of_the_parts_of_another():
 
 
 def test_explain_does_not_take_a_derivative_for_the_function():
-    cls = function(forward=save_input, backward=twice)
+    cls = square()
     with pytest.raises(TypeError, match="Pass the Function first"):
         jaxfn.explain(jax.grad(cls.apply), X)
 
@@ -233,7 +231,7 @@ def test_an_argument_in_the_memory_of_the_host():
 
 def test_doctest_finds_no_examples_of_jaxfn_in_a_module_of_the_user():
     module = types.ModuleType("module")
-    cls = function(forward=save_input, backward=twice)
+    cls = square()
     cls.__module__, module.F = "module", cls
     cls.apply(X)
     finder = doctest.DocTestFinder(exclude_empty=False)
@@ -282,7 +280,7 @@ def test_the_jaxpr_of_a_decorated_jvp_is_linear_in_its_outputs():
     "run", [lambda f: jax.grad(f)(X), lambda f: jax.jit(jax.grad(f))(X)]
 )
 def test_a_class_made_in_a_loop_is_freed(run):
-    cls = function(forward=save_input, backward=twice)
+    cls = square()
     run(cls.apply)
     alive = weakref.ref(cls)
     del cls
@@ -292,22 +290,13 @@ def test_a_class_made_in_a_loop_is_freed(run):
     assert alive() is None
 
 
-class Square(jaxfn.Function):
-    forward = staticmethod(jaxfn.host_function(np.square))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g * ctx.saved_tensors[0]
-
-
 @WRAPS
 def test_a_ufunc_of_numpy_is_forward(wrap):
-    assert wrap(Square.apply)(X) == 9
-    assert wrap(jax.grad(Square.apply))(X) == 6
+    f = function(
+        forward=jaxfn.host_function(np.square), setup_context=saving(), backward=twice
+    ).apply
+    assert wrap(f)(X) == 9
+    assert wrap(jax.grad(f))(X) == 6
 
 
 @jax.tree_util.register_pytree_node_class
@@ -329,55 +318,41 @@ class Switch:
 
 @WRAPS
 def test_a_node_that_looks_at_its_leaves(wrap):
-    class F(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, node):
-            return node.x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return Switch(3 * g, jnp.zeros_like(g))
-
+    cls = function(
+        forward=lambda ctx, node: node.x * 2,
+        backward=lambda ctx, g: Switch(3 * g, jnp.zeros_like(g)),
+    )
     node = Switch(X, jnp.float32(1))
-    assert wrap(jax.grad(F.apply))(node).x == 3
-    assert "n" in str(jaxfn.explain(F, node))
+    assert wrap(jax.grad(cls.apply))(node).x == 3
+    assert "n" in str(jaxfn.explain(cls, node))
 
 
-class Product(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, matrix, x):
-        ctx.save_for_backward(matrix, x)
-        return matrix @ x
-
-    @staticmethod
+def test_check_of_a_sparse_matrix():
     def backward(ctx, g):
         matrix, x = ctx.saved_tensors
         (_, *rest), tree = jax.tree.flatten(matrix)
         entries = g[matrix.indices[:, 0]] * x[matrix.indices[:, 1]]
         return jax.tree.unflatten(tree, [entries, *rest]), matrix.T @ g
 
-
-def test_check_of_a_sparse_matrix():
+    rules = in_style("combined", lambda matrix, x: matrix @ x, saving())
+    product = function(backward=backward, **rules)
     matrix = sparse.BCOO.fromdense(jnp.float32([[1, 0, 2], [0, 3, 0], [4, 0, 0]]))
-    report = jaxfn.check(Product, matrix, jnp.arange(3.0))
+    report = jaxfn.check(product, matrix, jnp.arange(3.0))
     assert report.ok
     assert {r.check: r.status for r in report.results}["vmap"] == "ok"
 
 
 def test_check_of_a_key_whose_draws_differ_under_vmap():
-    class Dropout(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x, key):
-            mask = jax.random.bernoulli(key, 0.5, x.shape)
-            ctx.save_for_backward(mask)
-            return x * mask
+    def forward(ctx, x, key):
+        mask = jax.random.bernoulli(key, 0.5, x.shape)
+        ctx.save_for_backward(mask)
+        return x * mask
 
-        @staticmethod
-        def backward(ctx, g):
-            return g * ctx.saved_tensors[0], None
-
+    dropout = function(
+        forward=forward, backward=lambda ctx, g: (g * ctx.saved_tensors[0], None)
+    )
     for impl, status in (("rbg", "skipped"), ("threefry2x32", "ok")):
-        report = jaxfn.check(Dropout, jnp.ones(3), jax.random.key(0, impl=impl))
+        report = jaxfn.check(dropout, jnp.ones(3), jax.random.key(0, impl=impl))
         assert report.ok
         assert {r.check: r.status for r in report.results}["vmap"] == status
 

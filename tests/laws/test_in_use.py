@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 
 import jaxfn
 from jaxfn._core import internals
-from tests.build import SCALE, function, rules_of, saving, scale
+from tests.build import SCALE, function, in_style, keep, rules_of, saving, scale
 from tests.jaxprs import primitives
 
 X = jnp.float32([1, 2, 3])
@@ -37,6 +37,10 @@ def identity(engine):
     return function(forward=lambda ctx, x: x * 1.0, **ENGINES[engine]).apply
 
 
+def tangent_of(f):
+    return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+
 # ---- where and when a rule's Python runs
 
 
@@ -56,7 +60,7 @@ def test_forward_mode_runs_the_rule_in_the_context(engine):
 
     def tangent(x):
         with scale(3.0):
-            return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+            return tangent_of(f)(x)
 
     def looped(x):
         return lax.scan(lambda x, _: (tangent(x), None), x, None, 1)[0]
@@ -67,16 +71,10 @@ def test_forward_mode_runs_the_rule_in_the_context(engine):
 @pytest.mark.parametrize("style", ["combined", "separate"])
 def test_what_was_computed_on_the_way_is_differentiated_as_it_ran(style):
     # m = 3 sin x is saved, and is the gradient; its derivative is 3 cos x
-    def save(ctx, x):
-        ctx.save_for_backward(SCALE[-1] * jnp.sin(x))
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(SCALE[-1] * jnp.sin(*inputs))
 
-    members = {
-        "combined": {"forward": lambda ctx, x: (save(ctx, x), x)[1]},
-        "separate": {
-            "forward": lambda x: x * 1.0,
-            "setup_context": lambda ctx, inputs, _: save(ctx, *inputs),
-        },
-    }[style]
+    members = in_style(style, lambda x: x * 1.0, save)
     f = function(backward=lambda ctx, g: g * ctx.saved_tensors[0], **members).apply
 
     def gradient(x):
@@ -146,9 +144,7 @@ def test_nested_functions_are_traced_as_often_as_they_are_deep(engine):
             ctx.box = {"y": y}
             return y, y
 
-        rules = {"backward": lambda ctx, g, h: g + h}
-        if engine == "both":
-            rules["jvp"] = lambda ctx, t: (t, t)
+        rules = rules_of(engine, lambda ctx, g, h: g + h, lambda ctx, t: (t, t))
         f = function(forward=forward, **rules).apply
         return lambda x: f(x)[0]
 
@@ -168,34 +164,13 @@ def test_nested_functions_are_traced_as_often_as_they_are_deep(engine):
 
 @pytest.mark.parametrize("engine", ["both", "derived"])
 def test_checkify_sees_into_forward_mode(engine):
-    rules = {"backward": lambda ctx, g: g / ctx.saved_tensors[0]}
-    if engine == "both":
-        rules["jvp"] = lambda ctx, t: t / ctx.saved_tensors[0]
-    else:
-        rules["generate_jvp_rule"] = True
+    rule = lambda ctx, g: g / ctx.saved_tensors[0]  # noqa: E731
+    rules = rules_of(engine, rule, rule)
     f = function(forward=jnp.log, setup_context=saving(), **rules).apply
-
-    def tangent(x):
-        return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
-
+    tangent = tangent_of(f)
     for g in (tangent, jax.jit(tangent)):
         error, _ = checkify.checkify(g, errors=checkify.float_checks)(jnp.arange(2.0))
         assert "division by zero" in error.get()
-
-
-def test_an_effect_happens_though_its_tangent_is_not_used():
-    seen = []
-
-    def jvp(ctx, t):
-        jax.debug.callback(lambda: seen.append(1))
-        return t
-
-    f = function(
-        forward=lambda ctx, x: x * 1.0, backward=lambda ctx, g: g, jvp=jvp
-    ).apply
-    jax.jit(lambda x: jax.jvp(f, (x,), (x,))[0])(S).block_until_ready()
-    jax.effects_barrier()
-    assert seen == [1]
 
 
 # In these stands what a rule computes.
@@ -234,10 +209,6 @@ def cubing(decorator, rules, seen, holder="plain"):
     return f
 
 
-def tangent_of(f):
-    return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
-
-
 ORDERS = [(order, "plain") for order in (1, 2, 3, 4)]
 ORDERS += [(2, holder) for holder in HOLDERS if holder != "plain"]
 
@@ -266,8 +237,7 @@ def test_ordered_effects(engine, capfd):
         jax.debug.print("noted", ordered=True)
         return g
 
-    rules = {"backward": noting}
-    rules |= {"jvp": noting} if engine == "both" else {"generate_jvp_rule": True}
+    rules = rules_of(engine, noting, noting)
     f = function(forward=lambda ctx, x: x * 1.0, **rules).apply
 
     def tangent(x):
@@ -346,19 +316,10 @@ def test_a_function_in_a_pallas_kernel_lowers_for_tpu(engine, mode):
 @engines
 @pytest.mark.parametrize("place", ["a kernel", "jit"])
 def test_so_does_a_second_derivative_of_what_forward_saved_on_its_way(engine, place):
-    rules = {
-        "backward": lambda ctx, g: 2 * g * ctx.saved_tensors[0],
-        "jvp": lambda ctx, t: 2 * t * ctx.saved_tensors[0],
-    }
-    rules = {name: rules.get(name, x) for name, x in ENGINES[engine].items()}
-
-    def forward(ctx, x):
-        m = jnp.cos(x)
-        ctx.save_for_backward(m)
-        ctx.save_for_forward(m)
-        return jnp.sin(x)
-
-    f = PLACES[place](function(forward=forward, **rules).apply)
+    rule = lambda ctx, g: 2 * g * ctx.saved_tensors[0]  # noqa: E731
+    save = lambda ctx, inputs, _: keep(ctx, jnp.cos(*inputs))  # noqa: E731
+    rules = in_style("combined", jnp.sin, save) | rules_of(engine, rule, rule)
+    f = PLACES[place](function(**rules).apply)
     second = jax.grad(lambda x: jax.grad(lambda x: f(x).sum())(x).sum())
 
     def kernel(i, o):
@@ -449,18 +410,14 @@ PLACES = {
 @engines
 @pytest.mark.parametrize("place", PLACES)
 def test_so_does_one_with_an_output_that_ignores_an_argument(engine, place):
-    rules = {
-        "backward": lambda ctx, g: (g * ctx.saved_tensors[0], None),
-        "jvp": lambda ctx, t, _: t * ctx.saved_tensors[0],
-    }
-    rules = {name: rules.get(name, x) for name, x in ENGINES[engine].items()}
-
-    def forward(ctx, x, s):
-        ctx.save_for_backward(s)
-        ctx.save_for_forward(s)
-        return x * 1.0
-
-    f = PLACES[place](function(forward=forward, **rules).apply)
+    rules = rules_of(
+        engine,
+        lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        lambda ctx, t, _: t * ctx.saved_tensors[0],
+    )
+    save = lambda ctx, inputs, _: keep(ctx, inputs[1])  # noqa: E731
+    rules |= in_style("combined", lambda x, s: x * 1.0, save)
+    f = PLACES[place](function(**rules).apply)
 
     def kernel(i, s, o):
         o[...] = f(i[...], s[...])
@@ -473,24 +430,18 @@ def test_so_does_one_with_an_output_that_ignores_an_argument(engine, place):
 
 
 def test_a_third_derivative_runs_the_rule_in_its_own_context():
-    def jvp(ctx, t):
-        return scaled(t) * ctx.saved_tensors[0]
-
-    def forward(ctx, x):
-        y = jnp.exp(x)
-        ctx.save_for_forward(y)
-        return y
-
-    def tangent(f):
-        return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+    f = function(
+        **in_style("combined", jnp.exp, lambda ctx, _, y: ctx.save_for_forward(y)),
+        jvp=lambda ctx, t: scaled(t) * ctx.saved_tensors[0],
+    ).apply
 
     @jax.jit
     def second(x):
         with scale(4.0):
-            return tangent(tangent(function(forward=forward, jvp=jvp).apply))(x)
+            return tangent_of(tangent_of(f))(x)
 
     with scale(3.0):
-        assert tangent(second)(0.0) == 4 * 4 * 3
+        assert tangent_of(second)(0.0) == 4 * 4 * 3
 
 
 @pytest.mark.parametrize("engine", ["jvp", "both"])
@@ -502,20 +453,11 @@ def test_a_rule_with_an_effect_has_it_once_for_each_derivative(engine, wrap):
         jax.debug.callback(lambda: seen.append(1), ordered=True)
         return t * jnp.cos(ctx.saved_tensors[0])
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return jnp.sin(x)
-
-    rules = {"jvp": jvp}
-    if engine == "both":
-        rules["backward"] = lambda ctx, g: g * jnp.cos(ctx.saved_tensors[0])
-    f = function(forward=forward, **rules).apply
+    backward = lambda ctx, g: g * jnp.cos(ctx.saved_tensors[0])  # noqa: E731
+    rules = in_style("combined", jnp.sin, saving()) | rules_of(engine, backward, jvp)
+    f = function(**rules).apply
     for order in (1, 2, 3):  # as a custom_jvp, whose rule calls the function again
-
-        def f(x, f=f):
-            return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
-
+        f = tangent_of(f)
         seen.clear()
         jax.block_until_ready(wrap(f)(0.5))
         jax.effects_barrier()
@@ -529,19 +471,6 @@ def test_sparsify_of_a_tangent(engine):
     with scale(2.0):
         tangent = sparse.sparsify(lambda m, x: jax.jvp(f, (x,), (m @ x,))[1])
         assert tangent(matrix, X).tolist() == [2, 4, 6]
-
-
-def test_the_body_of_a_function_with_a_batch_rule_runs_once():
-    runs = []
-
-    @jaxfn.custom_function
-    def f(x):
-        runs.append(1)
-        return x * x
-
-    f.def_vmap(lambda size, batched, x: (x * x, True))
-    assert jax.jit(jax.grad(f))(S) == 4
-    assert len(runs) == 1
 
 
 def test_a_body_with_a_batch_rule_that_writes_into_a_reference():
@@ -577,8 +506,8 @@ def test_effects_of_a_linearized_call_happen_where_its_map_is_called(derived):
         note("jvp")
         return 3 * t
 
-    jvps = {"generate_jvp_rule": True} if derived else {"jvp": jvp}
-    f = function(forward=lambda ctx, x: 2 * x, backward=backward, **jvps).apply
+    rules = rules_of("derived" if derived else "both", backward, jvp)
+    f = function(forward=lambda ctx, x: 2 * x, **rules).apply
     (_, push), at_once = seen(jax.linearize, f, S)
     assert not at_once
     pushed = 3, ["backward" if derived else "jvp"]
@@ -586,14 +515,3 @@ def test_effects_of_a_linearized_call_happen_where_its_map_is_called(derived):
     (_, pull), at_once = seen(jax.vjp, f, S)
     assert not at_once
     assert seen(pull, jnp.float32(1)) == ((3,), ["backward"])
-
-
-# ---- constants
-
-
-def test_the_gradient_of_a_call_with_a_constant():
-    f = function(
-        forward=lambda ctx, x, w: (ctx.save_for_backward(x, w), x * w)[1],
-        backward=lambda ctx, g: tuple(g * y for y in ctx.saved_tensors[::-1]),
-    ).apply
-    assert jax.grad(jax.jit(lambda x: f(x, jnp.asarray(2.0))))(1.0) == 2

@@ -20,7 +20,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-import jaxfn
+from tests.build import function, rules_of
 
 # For each operation: its value, its derivatives times g, and its tangent. A tangent
 # of None is zero.
@@ -322,19 +322,14 @@ def build(plan: Plan) -> Any:
         )(arrays)
         return fill(plan.outputs, values.get), fill_only(plan.outputs, lambda _: 0)
 
-    rules: dict[str, Any] = {
-        "backward": {"backward": staticmethod(backward)},
-        "jvp": {"jvp": staticmethod(jvp)},
-        "both": {"backward": staticmethod(backward), "jvp": staticmethod(jvp)},
-        "derived": {"backward": staticmethod(backward), "generate_jvp_rule": True},
-    }[plan.engine]
-    rules["forward"] = staticmethod(combined)
+    rules = rules_of(plan.engine, backward, jvp)
     if plan.style == "separate":
-        rules["forward"] = staticmethod(separate)
-        rules["setup_context"] = staticmethod(setup_context)
+        rules |= {"forward": separate, "setup_context": setup_context}
+    else:
+        rules["forward"] = combined
     if plan.vmap:
-        rules["vmap"] = staticmethod(vmap)
-    return type("Random", (jaxfn.Function,), rules)
+        rules["vmap"] = vmap
+    return function("Random", **rules)
 
 
 # ---- what is compared

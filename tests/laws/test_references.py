@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxfn
-from tests.build import function, in_style
+from tests.build import function, in_style, rules_of, saving
 
 X, ONE = jnp.float32(0.5), jnp.float32(1)
 
@@ -20,17 +20,16 @@ def sine(x):
 
 
 def with_a_reference(style, sine):
-    def saving(ctx, x):
+    def with_cosine(ctx, x):
         ctx.save_for_backward(sine(x + jnp.pi / 2))
         return sine(x)
 
     if style == "saving":
         backward = lambda ctx, g: g * ctx.saved_tensors[0]  # noqa: E731
         return function(
-            "F", forward=saving, backward=backward, generate_jvp_rule=True
+            "F", forward=with_cosine, backward=backward, generate_jvp_rule=True
         ).apply
-    save = lambda ctx, inputs, output: ctx.save_for_backward(*inputs)  # noqa: E731
-    rules = in_style(style, sine, save)
+    rules = in_style(style, sine, saving())
     backward = lambda ctx, g: g * jnp.cos(ctx.saved_tensors[0])  # noqa: E731
     return function("F", backward=backward, generate_jvp_rule=True, **rules).apply
 
@@ -295,20 +294,9 @@ def counting(engine, use):
         f.def_vmap(lambda n, batched, x: (scaled(x), batched[0]))
         return f, ref
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return 1 * x
-
-    rules = {"backward": lambda ctx, g: scaled(ctx.saved_tensors[0]) * g}
-    if engine == "both":
-        rules["jvp"] = rules["backward"]
-    derived = engine == "derived"
-    f = function("F", forward=forward, generate_jvp_rule=derived, **rules).apply
-    if engine == "plain":
-        f = jax.custom_jvp(lambda x: 1 * x)
-        f.defjvp(lambda p, t: (f(*p), scaled(*p) * t[0]))
-    return along(f), ref
+    rule = lambda ctx, g: scaled(ctx.saved_tensors[0]) * g  # noqa: E731
+    rules = in_style("combined", lambda x: 1 * x, saving())
+    return along(function("F", **rules, **rules_of(engine, rule, rule)).apply), ref
 
 
 def count(ref, x):

@@ -14,9 +14,8 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.experimental.jet import jet
 
-import jaxfn
 from jaxfn._core.messages import NOT_TRANSPOSED
-from tests.build import function
+from tests.build import function, in_style, rules_of, saving
 from tests.laws.cells import COLLECTIVE, FORWARD, LINEARIZED, TRANSPOSED
 
 
@@ -59,15 +58,13 @@ def _(primals, tangents):
     return talking_forward(x), centred(3 * x**2 * t)
 
 
-class Sine(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return jnp.sin(x)
+def cosine(ctx, g):
+    return g * jnp.cos(ctx.saved_tensors[0])
 
-    @staticmethod
-    def backward(ctx, g):
-        return g * jnp.cos(ctx.saved_tensors[0])
+
+def sine_function(engine, backward=cosine, jvp=cosine):
+    rules = in_style("combined", jnp.sin, saving()) | rules_of(engine, backward, jvp)
+    return function("Sine", **rules).apply
 
 
 X = jnp.float32(0.5)
@@ -117,9 +114,6 @@ def test_transposing_a_call(f):
 
 def repeated(g):
     return lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, 2 * s[1]), (0, g))[1]
-
-
-UNTRANSPOSED = f"`F.backward` {NOT_TRANSPOSED}"
 
 
 def test_transposing_a_while_loop():
@@ -172,7 +166,7 @@ TAYLOR = "(?i)unexpected tracer|attribute 'process_primitive'|eval_jaxpr|inside 
 REFUSED_TAYLOR = (TypeError, AttributeError, KeyError, RuntimeError)
 
 
-@pytest.mark.parametrize("f", [sine, forward_sine, Sine.apply])
+@pytest.mark.parametrize("f", [sine, forward_sine, sine_function("backward")])
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_taylor_mode(f, transform):
     with pytest.raises(REFUSED_TAYLOR, match=TAYLOR):
@@ -194,30 +188,20 @@ def calling_back(x):
 calling_back.defjvps(lambda t, _, x: t * called_back(jnp.cos(x)))
 
 
-class CallingBack(Sine):
-    generate_jvp_rule = True
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * called_back(jnp.cos(ctx.saved_tensors[0]))
+def called_back_cosine(ctx, g):
+    return g * called_back(jnp.cos(ctx.saved_tensors[0]))
 
 
-class CallingBackBeside(Sine):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_forward(x)
-        return Sine.forward(ctx, x)
-
-    @staticmethod
-    def jvp(ctx, t):
-        return t * called_back(jnp.cos(ctx.saved_tensors[0]))
+CALLING_BACK = {
+    "plain": calling_back,
+    "derived": sine_function("derived", backward=called_back_cosine),
+    "both": sine_function("both", jvp=called_back_cosine),
+}
 
 
 @allowed_next
-@pytest.mark.parametrize("kind", ["plain", "derived", "both"])
-def test_a_callback_of_a_forward_rule_in_a_checkpoint(kind):
-    functions = [calling_back, CallingBack.apply, CallingBackBeside.apply]
-    f = dict(zip(["plain", "derived", "both"], functions, strict=True))[kind]
+@pytest.mark.parametrize("f", CALLING_BACK.values(), ids=CALLING_BACK)
+def test_a_callback_of_a_forward_rule_in_a_checkpoint(f):
     with pytest.raises(NotImplementedError, match=EFFECT):
         jax.grad(jax.checkpoint(f))(X)
 
