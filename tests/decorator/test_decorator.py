@@ -15,6 +15,8 @@ from jax.extend.core import jaxpr_as_fun
 import jaxfn
 from jaxfn._core import internals
 from tests import wrong
+from tests.decorator.test_derived_jvp import MADE as DERIVED
+from tests.decorator.test_derived_jvp import derived
 from tests.jaxprs import primitives
 from tests.laws.leaks import checking_leaks
 from tests.laws.test_every_order import (
@@ -92,9 +94,15 @@ MADE = {
     "jax, bare math": lambda: jax_style(through_itself=False),
     "jax, symbolic zeros": lambda: jax_style(through_itself=True, symbolic=True),
     "torch": torch_style,
+    **{f"derived, {name}": make for name, make in DERIVED.items()},
 }
-NORMAL = (MADE["jax"], MADE["torch"])
+NORMAL = (MADE["jax"], MADE["torch"], derived)
+WITHOUT_BATCH_RULE = [make for name, make in DERIVED.items() if name != "batch rule"]
 made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+
+
+def forward_factor(make):
+    return wrong.BACKWARD if make in DERIVED.values() else wrong.JVP
 
 
 @made
@@ -108,7 +116,7 @@ def test_reverse_mode_uses_the_reverse_rule(make, wrapper, mode):
 @cells(FORWARD, always=("jacfwd",))
 def test_forward_mode_uses_the_forward_rule(make, wrapper, mode):
     got = FORWARD[mode](WRAPPERS[wrapper](make()))(scalar())
-    np.testing.assert_allclose(got, wrong.JVP * COS, rtol=1e-6)
+    np.testing.assert_allclose(got, forward_factor(make) * COS, rtol=1e-6)
 
 
 @pytest.mark.full(
@@ -120,7 +128,7 @@ def test_forward_mode_uses_the_forward_rule(make, wrapper, mode):
 def test_second_derivatives(make, order, wrapper):
     outer, inner = HESSIANS[order]
     got = outer(inner(WRAPPERS[wrapper](make())))(scalar())
-    factor = wrong.BACKWARD if inner is jax.jacrev else wrong.JVP
+    factor = wrong.BACKWARD if inner is jax.jacrev else forward_factor(make)
     np.testing.assert_allclose(got, -factor * SIN, rtol=1e-6)
 
 
@@ -160,13 +168,14 @@ def test_a_rule_alone_is_kept_in_a_scan(define):
 @made
 def test_vmap_uses_the_batch_rule(make):
     xs = jnp.stack([scalar(), scalar()])
-    np.testing.assert_allclose(jax.vmap(make())(xs), SIN + wrong.BATCH, rtol=1e-6)
+    if make not in WITHOUT_BATCH_RULE:
+        np.testing.assert_allclose(jax.vmap(make())(xs), SIN + wrong.BATCH, rtol=1e-6)
     got = jax.vmap(jax.grad(make()))(xs)
     np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
     got = jax.grad(lambda xs: jax.vmap(make())(xs).sum())(xs)
     np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
     got = jax.jvp(jax.vmap(make()), (xs,), (jnp.ones(2),))[1]
-    np.testing.assert_allclose(got, wrong.JVP * COS, rtol=1e-6)
+    np.testing.assert_allclose(got, forward_factor(make) * COS, rtol=1e-6)
 
 
 @pytest.mark.parametrize("rules", ["def_vmap", "defvjp", "defjvp"])

@@ -11,16 +11,7 @@ import jaxfn
 from jaxfn._core import messages as errors
 from tests import wrong
 from tests.jaxprs import primitives
-from tests.laws.test_every_order import (
-    CORE,
-    COS,
-    FORWARD,
-    HESSIANS,
-    REVERSE,
-    SIN,
-    WRAPPERS,
-    scalar,
-)
+from tests.laws.test_every_order import scalar
 
 
 def derived(*, through_itself=True, symbolic=False, batch=False):
@@ -49,37 +40,7 @@ MADE = {
     "symbolic zeros": lambda: derived(symbolic=True),
     "batch rule": lambda: derived(batch=True),
 }
-made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
-
-
-@made
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("mode", [jax.grad, jax.jacfwd])
-def test_both_modes_use_bwd(make, wrapper, mode):
-    got = mode(WRAPPERS[wrapper](make()))(scalar())
-    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
-
-
-@made
-@pytest.mark.parametrize("mode", [*REVERSE, *FORWARD])
-def test_every_mode(make, mode):
-    got = (REVERSE | FORWARD)[mode](make())(scalar())
-    np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
-
-
-@pytest.mark.full(unless=lambda make, wrapper, **_: make is derived or wrapper == "jit")
-@made
-@pytest.mark.parametrize("wrapper", CORE)
-@pytest.mark.parametrize("order", HESSIANS)
-def test_second_derivatives(make, order, wrapper):
-    outer, inner = HESSIANS[order]
-    got = outer(inner(WRAPPERS[wrapper](make())))(scalar())
-    np.testing.assert_allclose(got, -wrong.BACKWARD * SIN, rtol=1e-6)
-
-
-def test_the_value_of_a_batch_is_that_of_the_batch_rule():
-    got = jax.vmap(derived(batch=True))(scalar()[None])
-    np.testing.assert_allclose(got, SIN + wrong.BATCH, rtol=1e-6)
+"""In test_decorator.py these are under every transformation."""
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])

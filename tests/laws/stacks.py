@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-import jaxfn
+from tests.build import function, in_style, saving
 from tests.laws.catalogue import Flat
 
 # ---- helpers
@@ -97,7 +97,8 @@ def value_and_grad(f: Flat) -> Flat:
 
 def vjp(f: Flat) -> Flat:
     def g(*args):
-        outs, pull = jax.vjp(*_spread(of_inexact(smooth(f), args)))
+        h, some = of_inexact(smooth(f), args)
+        outs, pull = jax.vjp(h, *some)
         return outs, pull(like(outs, 0.2))
 
     return g
@@ -118,10 +119,6 @@ def linearize(f: Flat) -> Flat:
         return outs, push(*like(some, 0.7))
 
     return g
-
-
-def _spread(pair: tuple[Flat, list[Any]]) -> list[Any]:
-    return [pair[0], *pair[1]]
 
 
 def _real(xs: Any) -> list[Any]:
@@ -380,33 +377,24 @@ def checkpoint(policy: Any = None) -> Callable[[Flat], Flat]:
 def in_a_function(f: Flat) -> Flat:
     """Inside another Function's forward, backward and jvp."""
 
-    class Outer(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, *args):
-            ctx.save_for_backward(*args)
-            ctx.save_for_forward(*args)
-            return [f(*args)]
+    def backward(ctx, grads):
+        args = ctx.saved_tensors
+        h, some = of_inexact(smooth(f), args)
+        _, pull = jax.vjp(h, *some)
+        given = [g.conj() for g in jax.tree.leaves(grads) if is_inexact(g)]
+        found = iter(pull(given))
+        return tuple([next(found).conj() if is_inexact(x) else None for x in args])
 
-        @staticmethod
-        def backward(ctx, grads):
-            args = ctx.saved_tensors
-            h, some = of_inexact(smooth(f), args)
-            _, pull = jax.vjp(h, *some)
-            given = [g.conj() for g in jax.tree.leaves(grads) if is_inexact(g)]
-            found = iter(pull(given))
-            return tuple([next(found).conj() if is_inexact(x) else None for x in args])
+    def jvp(ctx, *tangents):
+        h, some = of_inexact(smooth(f), ctx.saved_tensors)
+        _, dots = jax.jvp(h, some, [t for t in tangents if t is not None])
+        found = iter(dots)
+        shapes = jax.eval_shape(f, *ctx.saved_tensors)
+        return [jax.tree.map(lambda s: next(found) if is_inexact(s) else None, shapes)]
 
-        @staticmethod
-        def jvp(ctx, *tangents):
-            h, some = of_inexact(smooth(f), ctx.saved_tensors)
-            _, dots = jax.jvp(h, some, [t for t in tangents if t is not None])
-            found = iter(dots)
-            shapes = jax.eval_shape(f, *ctx.saved_tensors)
-            return [
-                jax.tree.map(lambda s: next(found) if is_inexact(s) else None, shapes)
-            ]
-
-    return lambda *args: Outer.apply(*args)[0]
+    rules = in_style("combined", lambda *args: [f(*args)], saving())
+    outer = function("Outer", backward=backward, jvp=jvp, **rules)
+    return lambda *args: outer.apply(*args)[0]
 
 
 def in_a_custom_vjp(f: Flat) -> Flat:
