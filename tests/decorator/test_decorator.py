@@ -15,8 +15,7 @@ from jax.extend.core import jaxpr_as_fun
 import jaxfn
 from jaxfn._core import internals
 from tests import wrong
-from tests.decorator.test_derived_jvp import MADE as DERIVED
-from tests.decorator.test_derived_jvp import derived
+from tests.decorator.test_derived_jvp import sine
 from tests.jaxprs import primitives
 from tests.laws.leaks import checking_leaks
 from tests.laws.test_every_order import (
@@ -33,35 +32,6 @@ from tests.laws.test_every_order import (
 )
 
 # ---- all three rules, each wrong by its own factor
-
-
-def jax_style(*, through_itself, symbolic=False):
-    """With all three rules; fwd and jvp call the function itself, or do the math."""
-
-    @jaxfn.custom_function
-    def f(x):
-        return jnp.sin(x)
-
-    value = f if through_itself else jnp.sin
-
-    def fwd(x):
-        x = x.value if symbolic else x
-        return value(x), x
-
-    def bwd(x, g):
-        return (wrong.BACKWARD * jnp.cos(x) * g,)
-
-    @f.defjvp
-    def rule(primals, tangents):
-        (x,), (t,) = primals, tangents
-        return value(x), wrong.JVP * jnp.cos(x) * t
-
-    @f.def_vmap
-    def batch(axis_size, in_batched, x):
-        return jnp.sin(x) + wrong.BATCH, in_batched[0]
-
-    f.defvjp(fwd, bwd, symbolic_zeros=symbolic)
-    return f
 
 
 def torch_style():
@@ -90,32 +60,34 @@ def torch_style():
 
 
 MADE = {
-    "jax": lambda: jax_style(through_itself=True),
-    "jax, bare math": lambda: jax_style(through_itself=False),
-    "jax, symbolic zeros": lambda: jax_style(through_itself=True, symbolic=True),
+    "jax": lambda **how: sine("defjvp", "def_vmap", **how),
+    "jax, bare math": lambda: MADE["jax"](through_itself=False),
+    "jax, symbolic zeros": lambda: MADE["jax"](symbolic=True),
     "torch": torch_style,
-    **{f"derived, {name}": make for name, make in DERIVED.items()},
+    "derived": sine,
+    "derived, bare math": lambda: sine(through_itself=False),
+    "derived, symbolic zeros": lambda: sine(symbolic=True),
+    "derived, batch rule": lambda: sine("def_vmap"),
 }
-NORMAL = (MADE["jax"], MADE["torch"], derived)
-WITHOUT_BATCH_RULE = [make for name, make in DERIVED.items() if name != "batch rule"]
-made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+NORMAL = "jax", "torch", "derived"
+made = pytest.mark.parametrize("make", MADE)
 
 
 def forward_factor(make):
-    return wrong.BACKWARD if make in DERIVED.values() else wrong.JVP
+    return wrong.BACKWARD if make.startswith("derived") else wrong.JVP
 
 
 @made
 @cells(REVERSE, always=("grad",))
 def test_reverse_mode_uses_the_reverse_rule(make, wrapper, mode):
-    got = REVERSE[mode](WRAPPERS[wrapper](make()))(scalar())
+    got = REVERSE[mode](WRAPPERS[wrapper](MADE[make]()))(scalar())
     np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
 
 
 @made
 @cells(FORWARD, always=("jacfwd",))
 def test_forward_mode_uses_the_forward_rule(make, wrapper, mode):
-    got = FORWARD[mode](WRAPPERS[wrapper](make()))(scalar())
+    got = FORWARD[mode](WRAPPERS[wrapper](MADE[make]()))(scalar())
     np.testing.assert_allclose(got, forward_factor(make) * COS, rtol=1e-6)
 
 
@@ -127,14 +99,14 @@ def test_forward_mode_uses_the_forward_rule(make, wrapper, mode):
 @pytest.mark.parametrize("order", HESSIANS)
 def test_second_derivatives(make, order, wrapper):
     outer, inner = HESSIANS[order]
-    got = outer(inner(WRAPPERS[wrapper](make())))(scalar())
+    got = outer(inner(WRAPPERS[wrapper](MADE[make]())))(scalar())
     factor = wrong.BACKWARD if inner is jax.jacrev else forward_factor(make)
     np.testing.assert_allclose(got, -factor * SIN, rtol=1e-6)
 
 
 @made
 def test_third_derivative(make):
-    got = jax.grad(jax.grad(jax.grad(make())))(scalar())
+    got = jax.grad(jax.grad(jax.grad(MADE[make]())))(scalar())
     np.testing.assert_allclose(got, -wrong.BACKWARD * COS, rtol=1e-6)
 
 
@@ -150,7 +122,7 @@ def second_derivative_through_scan_is_that_of_the_unrolled_loop(f, outer):
 @made
 @pytest.mark.parametrize("outer", [jax.grad, jax.jacfwd])
 def test_rules_are_kept_in_a_scan(make, outer):
-    second_derivative_through_scan_is_that_of_the_unrolled_loop(make(), outer)
+    second_derivative_through_scan_is_that_of_the_unrolled_loop(MADE[make](), outer)
 
 
 @pytest.mark.parametrize("define", ["defvjp", "defjvp", "defjvps"])
@@ -168,13 +140,14 @@ def test_a_rule_alone_is_kept_in_a_scan(define):
 @made
 def test_vmap_uses_the_batch_rule(make):
     xs = jnp.stack([scalar(), scalar()])
-    if make not in WITHOUT_BATCH_RULE:
-        np.testing.assert_allclose(jax.vmap(make())(xs), SIN + wrong.BATCH, rtol=1e-6)
-    got = jax.vmap(jax.grad(make()))(xs)
+    f = MADE[make]()
+    if "derived" not in make or "batch rule" in make:
+        np.testing.assert_allclose(jax.vmap(f)(xs), SIN + wrong.BATCH, rtol=1e-6)
+    got = jax.vmap(jax.grad(f))(xs)
     np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
-    got = jax.grad(lambda xs: jax.vmap(make())(xs).sum())(xs)
+    got = jax.grad(lambda xs: jax.vmap(f)(xs).sum())(xs)
     np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
-    got = jax.jvp(jax.vmap(make()), (xs,), (jnp.ones(2),))[1]
+    got = jax.jvp(jax.vmap(f), (xs,), (jnp.ones(2),))[1]
     np.testing.assert_allclose(got, forward_factor(make) * COS, rtol=1e-6)
 
 
@@ -190,7 +163,7 @@ def test_a_body_that_needs_values_runs_eagerly_beside_a_batch_rule(rules):
 
 
 def test_a_value_that_calls_the_function_is_batched_by_the_rule_under_grad():
-    f, xs = jax_style(through_itself=True), jnp.stack([scalar(), scalar()])
+    f, xs = MADE["jax"](), jnp.stack([scalar(), scalar()])
     got, _ = jax.vmap(jax.value_and_grad(f))(xs)
     np.testing.assert_allclose(got, SIN + wrong.BATCH, rtol=1e-6)
 
@@ -198,8 +171,8 @@ def test_a_value_that_calls_the_function_is_batched_by_the_rule_under_grad():
 @made
 def test_no_tracer_leaks(make):
     with checking_leaks():
-        jax.jit(jax.vmap(jax.grad(make())))(jnp.ones(2))
-        jax.jit(jax.jacfwd(jax.grad(make())))(scalar())
+        jax.jit(jax.vmap(jax.grad(MADE[make]())))(jnp.ones(2))
+        jax.jit(jax.jacfwd(jax.grad(MADE[make]())))(scalar())
 
 
 # ---- a batch rule alone: JAX differentiates

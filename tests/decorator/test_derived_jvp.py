@@ -14,33 +14,34 @@ from tests.jaxprs import primitives
 from tests.laws.test_every_order import scalar
 
 
-def derived(*, through_itself=True, symbolic=False, batch=False):
-    """A sine with a wrong bwd, whose factor shows that it ran."""
+def sine(*others, through_itself=True, symbolic=False):
+    """With defvjp and the other rules, each wrong by its own factor.
 
-    @jaxfn.custom_function(generate_jvp_rule=True)
+    Args:
+        others: "defjvp", without which it is derived, and "def_vmap".
+        through_itself: do fwd and jvp call the function itself, or do the math?
+        symbolic: has bwd symbolic zeros?
+    """
+
+    @jaxfn.custom_function(generate_jvp_rule="defjvp" not in others)
     def f(x):
         return jnp.sin(x)
 
+    value = f if through_itself else jnp.sin
+
     def fwd(x):
         x = x.value if symbolic else x
-        return (f if through_itself else jnp.sin)(x), x
+        return value(x), x
 
     def bwd(x, g):
         return (wrong.BACKWARD * jnp.cos(x) * g,)
 
-    f.defvjp(fwd, bwd, symbolic_zeros=symbolic)
-    if batch:
+    if "defjvp" in others:
+        f.defjvp(lambda p, t: (value(*p), wrong.JVP * jnp.cos(*p) * t[0]))
+    if "def_vmap" in others:
         f.def_vmap(lambda n, batched, x: (jnp.sin(x) + wrong.BATCH, batched[0]))
+    f.defvjp(fwd, bwd, symbolic_zeros=symbolic)
     return f
-
-
-MADE = {
-    "through itself": derived,
-    "bare math": lambda: derived(through_itself=False),
-    "symbolic zeros": lambda: derived(symbolic=True),
-    "batch rule": lambda: derived(batch=True),
-}
-"""In test_decorator.py these are under every transformation."""
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
@@ -161,7 +162,7 @@ def test_a_hessian_of_cotangents_of_another_dtype(ct_dtype, wrap):
 
 
 def test_a_loop_and_an_implicit_solver_get_forward_derivatives():
-    f = derived()
+    f = sine()
 
     def solved(a):
         def step(x):
@@ -183,14 +184,14 @@ def test_a_loop_and_an_implicit_solver_get_forward_derivatives():
 
 
 def test_the_jaxpr_has_no_custom_vjp():
-    found = primitives(jax.make_jaxpr(derived())(scalar()))
+    found = primitives(jax.make_jaxpr(sine())(scalar()))
     assert "custom_jvp_call" in found
     assert "custom_vjp_call" not in found
 
 
 @pytest.mark.full
-def test_check_and_explain_call_the_jvp_derived():
-    report = jaxfn.check(derived(), jnp.arange(1.0, 3.0))
+def test_check_and_explain_call_the_jvp_sine():
+    report = jaxfn.check(sine(), jnp.arange(1.0, 3.0))
     assert report.wrong_rules == ("backward",)
     right = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
     right.defvjp(lambda x: (right(x), x), lambda x, g: (jnp.cos(x) * g,))
@@ -216,7 +217,7 @@ def test_forward_mode_of_defvjp_alone_names_the_way_out():
 
 @pytest.mark.parametrize("define", ["defjvp", "defjvps"])
 def test_a_forward_rule_beside_it_is_refused(define):
-    f = derived()
+    f = sine()
     with pytest.raises(
         errors.RuleError, match=f"`f` has generate_jvp_rule=True .*{define}"
     ):
@@ -292,7 +293,7 @@ def test_methods_and_batch_rules_with_static_arguments():
 
 
 def test_rules_in_torch_terms_are_not_mixed_with_it():
-    f = derived()
+    f = sine()
     with pytest.raises(errors.RuleError, match="same terms"):
         f.backward(lambda ctx, g: g)
     g = jaxfn.custom_function(jnp.sin, generate_jvp_rule=True)
