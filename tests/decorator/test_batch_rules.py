@@ -10,7 +10,7 @@ from jax import lax
 
 import jaxfn
 from jaxfn._core.messages import ClosedOverError
-from tests.build import SCALE, function, scale
+from tests.build import SCALE, function, saving, scale
 
 X = jnp.ones(8)
 
@@ -325,13 +325,27 @@ def test_a_batched_gradient_of_one_is_that_of_the_function(place):
     assert gradients.tolist() == [one.tolist()] * 2
 
 
+def scaled(x):
+    return jnp.sin(x) * jnp.array([1.0, 2.0])
+
+
+def scaled_by_the_rule(x):
+    return jnp.sin(x) * jnp.array([3.0, 6.0])
+
+
+def decorated(*kinds):
+    f = jaxfn.custom_function(scaled)
+    f.def_vmap(lambda n, batched, x: (scaled_by_the_rule(x), batched[0]))
+    if "vjp" in kinds:
+        f.defvjp(lambda x: (f(x), x), lambda x, g: (5 * g * jnp.cos(x),))
+    if "jvp" in kinds:
+        f.defjvp(lambda p, t: (f(*p), 5 * t[0] * jnp.cos(*p)))
+    return f
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_a_constant_may_stand_in_a_branch_of_which_examples_take_both(wrap):
-    @jaxfn.custom_function
-    def f(x):
-        return jnp.sin(x) * jnp.array([1.0, 2.0])
-
-    f.def_vmap(lambda n, batched, x: (jnp.sin(x) * jnp.array([3.0, 6.0]), batched[0]))
+    f = decorated()
 
     def either(x):
         return lax.cond(x[0] > 0, f, jnp.cos, x)
@@ -355,28 +369,10 @@ def test_a_constant_may_stand_in_a_branch_of_which_examples_take_both(wrap):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def scaled(x):
-    return jnp.sin(x) * jnp.array([1.0, 2.0])
-
-
-def scaled_by_the_rule(x):
-    return jnp.sin(x) * jnp.array([3.0, 6.0])
-
-
-def decorated(*kinds):
-    f = jaxfn.custom_function(scaled)
-    f.def_vmap(lambda n, batched, x: (scaled_by_the_rule(x), batched[0]))
-    if "vjp" in kinds:
-        f.defvjp(lambda x: (f(x), x), lambda x, g: (5 * g * jnp.cos(x),))
-    if "jvp" in kinds:
-        f.defjvp(lambda p, t: (f(*p), 5 * t[0] * jnp.cos(*p)))
-    return f
-
-
 def a_class(**more):
     return function(
         forward=scaled,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        setup_context=saving(),
         backward=lambda ctx, g: 5 * g * jnp.cos(ctx.saved_tensors[0]),
         vmap=lambda info, in_dims, x: (scaled_by_the_rule(x), 0),
         **more,
@@ -417,7 +413,7 @@ def tripled(w):
 def tripled_class(w):
     return function(
         forward=lambda x: jnp.sin(x) * w,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        setup_context=saving(),
         backward=lambda ctx, g: 5 * g * jnp.cos(ctx.saved_tensors[0]),
         vmap=lambda info, in_dims, x: (3 * jnp.sin(x) * w, 0),
     ).apply

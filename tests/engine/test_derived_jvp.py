@@ -31,6 +31,7 @@ def parts(z):
     return z.real, z.imag
 
 
+wraps = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 INDEX = jnp.array([2, 0])
 
 LINEAR = {
@@ -101,7 +102,7 @@ LINEAR = {
 
 
 @pytest.mark.parametrize("name", LINEAR)
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@wraps
 def test_a_linear_backward_gives_the_jvp(name, wrap):
     forward, pull = LINEAR[name]
     f = derived(forward, pull)
@@ -111,7 +112,7 @@ def test_a_linear_backward_gives_the_jvp(name, wrap):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@wraps
 def test_what_a_backward_computes_for_a_log_needs_no_transpose(wrap):
     seen = {}
 
@@ -173,7 +174,6 @@ CONSTANT = {
     "set": lambda x, g: jnp.zeros(3).at[INDEX].set(jnp.round(g[:2])),
     "chosen": lambda x, g: jnp.where(g > 0, jnp.nan, x),
 }
-wraps = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
 
 @wraps
@@ -263,7 +263,7 @@ def test_once_differentiable_permits_the_transpose_and_no_derivative():
             second(S)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@wraps
 def test_the_transpose_of_a_backward_that_calls_a_function_is_its_backward(wrap):
     inner = function(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 5 * g).apply
     f = derived(lambda x: 2 * x, lambda x, g: inner(g))
