@@ -169,6 +169,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("derivative", [False, True], ids=["alone", "defvjp"])
 @wraps

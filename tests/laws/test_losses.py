@@ -634,6 +634,7 @@ def doubled_by_a_rule(how):
     ).apply(x)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "how", ["nondiff", "closure of a class", "closure of an argument"]
 )
