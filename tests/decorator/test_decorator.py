@@ -77,6 +77,7 @@ def forward_factor(make):
     return wrong.BACKWARD if make.startswith("derived") else wrong.JVP
 
 
+@pytest.mark.thinned(7)
 @made
 @cells(REVERSE, always=("grad",))
 def test_reverse_mode_uses_the_reverse_rule(make, wrapper, mode):
@@ -84,6 +85,7 @@ def test_reverse_mode_uses_the_reverse_rule(make, wrapper, mode):
     np.testing.assert_allclose(got, wrong.BACKWARD * COS, rtol=1e-6)
 
 
+@pytest.mark.thinned(7)
 @made
 @cells(FORWARD, always=("jacfwd",))
 def test_forward_mode_uses_the_forward_rule(make, wrapper, mode):
@@ -91,6 +93,7 @@ def test_forward_mode_uses_the_forward_rule(make, wrapper, mode):
     np.testing.assert_allclose(got, forward_factor(make) * COS, rtol=1e-6)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.full(
     unless=lambda make, wrapper, **_: make in NORMAL or wrapper == "plain"
 )

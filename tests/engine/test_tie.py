@@ -112,6 +112,7 @@ def test_a_marked_or_integer_output_stays_unbatched(style, place, engine, wrap):
     assert of_y == 0
 
 
+@pytest.mark.thinned(1)
 @forwards
 @wraps
 def test_tangents_may_differ_where_values_do_not(engine, wrap):
