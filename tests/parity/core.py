@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import pathlib
@@ -18,6 +19,9 @@ DATA = HERE / "data"
 ROW_IDS: dict[str, list[str]] = json.loads((DATA / "row_ids.json").read_text())
 """All rows of each section: the tests and the table of reasons must cover them."""
 
+Program = Callable[[Any], Any]
+"""It takes a framework."""
+
 KINDS = ("same", "superset", "must differ")
 MODES = ("eager", "jit", "vmap")
 """How jaxfn runs what a program passes to `fw.call`, `fw.grad`, `fw.jvp`, ..."""
@@ -26,6 +30,7 @@ EAGER = ("eager",)
 """For programs that look at values inside a rule: compiled, there are none to see."""
 
 
+@dataclasses.dataclass(eq=False)
 class Row:
     """One behaviour, as a program of both frameworks, or one of each.
 
@@ -35,43 +40,34 @@ class Row:
             or is wrong in silence) and "must differ" (what torch does can't be, or
             would harm): jaxfn does what `expected` returns, and torch does not.
         what: the behaviour in one line.
+        programs: of each framework.
         modes: that jaxfn runs in.
         own_words: does Python, or the program itself, raise the row's errors? Then
             there is no class for them to name.
         since: First release of torch that has it, if newer than most recordings.
         says: Further words of jaxfn's errors, each in one of them; or their classes.
+        expected: See `expect`.
     """
 
-    def __init__(
-        self,
-        id: str,
-        kind: str,
-        what: str,
-        program: Callable[[Any], Any],
-        modes: tuple[str, ...],
-        own_words: bool,
-        since: str,
-        says: tuple[str, ...],
-    ) -> None:
-        assert kind in KINDS, kind
-        self.id, self.kind, self.what = id, kind, what
-        self.modes, self.own_words, self.since = modes, own_words, since
-        self.says = says
-        self.programs = {"torch": program, "jaxfn": program}
-        self.expected: Callable[[Any], Any] | None = None
+    id: str
+    kind: str
+    what: str
+    programs: dict[str, Program]
+    modes: tuple[str, ...]
+    own_words: bool
+    since: str
+    says: tuple[str, ...]
+    expected: Program | None
 
-    def jaxfn(self, program: Callable[[Any], Any]) -> Row:
+    def jaxfn(self, program: Program) -> Row:
         """Decorate jaxfn's own program, where one text can't serve both."""
         self.programs["jaxfn"] = program
         return self
 
-    def expect(self, expected: Callable[[Any], Any]) -> Row:
-        """Decorate a function that says what jaxfn must be seen to do.
-
-        It uses plain JAX, or a formula, or `Raises` and `Warns`; never jaxfn itself.
-        """
+    def expect(self, expected: Program) -> Program:
+        """Decorate `expected`, where it is long: below the program."""
         self.expected = expected
-        return self
+        return expected
 
     def seen(self, fw: Any) -> Any:
         """What the framework's program does."""
@@ -97,16 +93,44 @@ def row(
     modes: tuple[str, ...] = MODES,
     own_words: bool = False,
     since: str = "",
-    says: tuple[str, ...] = (),
-) -> Callable[[Callable[[Any], Any]], Row]:
+) -> Callable[[Program], Row]:
     """Register a program, which takes a framework (see `frameworks`), as a row."""
 
-    def register(program: Callable[[Any], Any]) -> Row:
+    def register(program: Program) -> Row:
+        assert kind in KINDS, kind
         assert id not in ROWS, f"two rows {id}"
-        ROWS[id] = Row(id, kind, what, program, modes, own_words, since, says)
+        programs = {"torch": program, "jaxfn": program}
+        further = [getattr(program, "says", ()), getattr(program, "expected", None)]
+        ROWS[id] = Row(id, kind, what, programs, modes, own_words, since, *further)
         return ROWS[id]
 
     return register
+
+
+def expect(expected: Program) -> Callable[[Program], Program]:
+    """Say, beneath `row`, what jaxfn must be seen to do.
+
+    It uses plain JAX, or a formula, or `Raises` and `Warns`; never jaxfn itself.
+    """
+    return _noting("expected", expected)
+
+
+def raises(kind: type[BaseException], *parts: str) -> Callable[[Program], Program]:
+    """Say, beneath `row`, that jaxfn raises this: see `Raises`."""
+    return expect(lambda fw: Raises(kind, *parts))
+
+
+def says(*words: str) -> Callable[[Program], Program]:
+    """Say, beneath `row`, further words of jaxfn's errors: see `Row`."""
+    return _noting("says", words)
+
+
+def _noting(name: str, value: Any) -> Callable[[Program], Program]:
+    def note(program: Program) -> Program:
+        setattr(program, name, value)
+        return program
+
+    return note
 
 
 def load() -> tuple[str, ...]:

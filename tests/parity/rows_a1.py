@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
-from .core import Raises, Warns, row
+from .core import Raises, Warns, expect, row
+from .rules import forward_mode, saves, times, two_orders
 
 X = [1.0, 2.0]
 
@@ -57,7 +57,10 @@ def _(fw):
 
 
 @row("CTX-03", "superset", "of two calls the last counts; jaxfn warns of it")
-def ctx_03(fw):
+@expect(
+    lambda fw: Warns([5 * jnp.array(X)], UserWarning, "more than once", "`MyF.forward`")
+)
+def _(fw):
     def forward(ctx, x):
         ctx.save_for_backward(x)
         ctx.save_for_backward(5 * x)
@@ -65,11 +68,6 @@ def ctx_03(fw):
 
     f = fw.make(forward=forward, backward=lambda ctx, g: g * ctx.saved_tensors[0])
     return fw.grad(f.apply, fw.array(X))
-
-
-@ctx_03.expect
-def _(fw):
-    return Warns([5 * jnp.array(X)], UserWarning, "more than once", "`MyF.forward`")
 
 
 @row("CTX-04", "same", "nothing saved is an empty tuple")
@@ -99,11 +97,8 @@ def calling(fw, method, *args):
         getattr(ctx, method)(*(args or (g,)))
         return g
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return 2 * x
-
-    return fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
+    f = fw.make(forward=saves(lambda x: 2 * x), backward=backward)
+    return fw.grad(f.apply, fw.array(X))
 
 
 def too_late(method):
@@ -113,15 +108,14 @@ def too_late(method):
 
 
 @row("CTX-05", "must differ", "save_for_backward in backward is refused")
-def ctx_05(fw):
+@expect(lambda fw: too_late("save_for_backward"))
+def _(fw):
     return calling(fw, "save_for_backward")
 
 
-ctx_05.expect(lambda fw: too_late("save_for_backward"))
-
-
 @row("CTX-07", "superset", "a saved intermediate keeps its derivative")
-def ctx_07(fw):
+@expect(lambda fw: derivatives_of_a_product(fw))
+def _(fw):
     def forward(ctx, x):
         w = fw.np.exp(x)
         ctx.save_for_backward(x, w)
@@ -131,22 +125,19 @@ def ctx_07(fw):
         x, w = ctx.saved_tensors
         return g * (w + x * w)
 
-    f = fw.make(forward=forward, backward=backward).apply
-    x = fw.array(X)
-    return [fw.grad(f, x), fw.grad2(f, x)]
+    f = fw.make(forward=forward, backward=backward)
+    return two_orders(fw, f.apply, fw.array(X))
 
 
-@ctx_07.expect
-def _(fw):
-    def f(x):
-        return x * jnp.exp(x)
-
+def derivatives_of_a_product(fw):
+    """The first and the second derivative of x exp(x)."""
     x = jnp.array(X)
-    return [[jax.vmap(jax.grad(f))(x)], [jax.vmap(jax.grad(jax.grad(f)))(x)]]
+    return [[(1 + x) * jnp.exp(x)], [(2 + x) * jnp.exp(x)]]
 
 
 @row("CTX-08", "superset", "forward reads what it has saved so far")
-def ctx_08(fw):
+@expect(lambda fw: [[jnp.array(X)], {"before": 0, "after": 1}])
+def _(fw):
     seen = {}
 
     def forward(ctx, x):
@@ -159,11 +150,9 @@ def ctx_08(fw):
     return [fw.grad(f.apply, fw.array(X)), seen]
 
 
-ctx_08.expect(lambda fw: [[jnp.array(X)], {"before": 0, "after": 1}])
-
-
 @row("CTX-09", "superset", "so does setup_context")
-def ctx_09(fw):
+@expect(lambda fw: {"save_for_backward": 1, "save_for_forward": 1})
+def _(fw):
     seen = {}
 
     def setup(method):
@@ -183,20 +172,11 @@ def ctx_09(fw):
     return seen
 
 
-ctx_09.expect(lambda fw: {"save_for_backward": 1, "save_for_forward": 1})
-
-
 @row("CTX-10", "must differ", "a gradient may be computed again from what was saved")
-def ctx_10(fw):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**2
-
-    f = fw.make(forward=forward, backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0])
+@expect(lambda fw: [2 * jnp.array(X)] * 2)
+def _(fw):
+    f = fw.make(forward=saves(lambda x: x**2), backward=times(lambda x: 2 * x))
     return fw.pull_twice(f.apply, fw.array(X), retain=False)
-
-
-ctx_10.expect(lambda fw: [2 * jnp.array(X)] * 2)
 
 
 @row("CTX-11", "same", "so it may where nothing was saved")
@@ -206,19 +186,13 @@ def _(fw):
 
 
 def reading(fw, name, *, jvp=True):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return x**2
-
     def rule(ctx, g):
         saved = getattr(ctx, name)
         return 2 * g * (saved[0] if saved else 100)
 
     rules = {"jvp": rule} if jvp else {}
-    f = fw.make(forward=forward, backward=rule, **rules).apply
-    x = fw.array(X)
-    return lambda: fw.grad(f, x), lambda: fw.jvp(f, [x], [fw.np.ones_like(x)])
+    f = fw.make(forward=saves(lambda x: x**2), backward=rule, **rules).apply
+    return lambda: fw.grad(f, fw.array(X)), lambda: forward_mode(fw, f)
 
 
 @row("CTX-13", "same", "saved_variables is a deprecated name")

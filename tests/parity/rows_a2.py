@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .core import row
+from .core import expect, row, says
 from .rows_a1 import calling, too_late
+from .rules import both_ways, forward_mode, saves, times
 
 X = [1.0, 2.0]
 
@@ -27,12 +28,9 @@ def _(fw):
 
 
 @row("CTX-17", "superset", "a later write to a saved array can't change a gradient")
+@expect(lambda fw: [jnp.array(X)])
 def ctx_17(fw):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**2
-
-    f = fw.make(forward=forward, backward=lambda ctx, g: 2 * g * ctx.saved_tensors[0])
+    f = fw.make(forward=saves(lambda x: x**2), backward=times(lambda x: 2 * x))
     x = fw.leaf(fw.array(X))
     y = x.clone()
     out = f.apply(y)
@@ -55,15 +53,8 @@ def _(fw):
     return list(pull(jnp.ones(2)))
 
 
-ctx_17.expect(lambda fw: [jnp.array(X)])
-
-
-@row(
-    "CTX-19",
-    "same",
-    "save_for_forward refuses what is no array, at the call",
-    says=("`MyF.forward`",),
-)
+@row("CTX-19", "same", "save_for_forward refuses what is no array, at the call")
+@says("`MyF.forward`")
 def _(fw):
     ran = []
 
@@ -89,9 +80,7 @@ def _(fw):
         seen.update(type=type(ctx.saved_tensors).__name__, none=none)
         return t * (x + 10 * y)
 
-    x = fw.array(X)
-    f = fw.make(forward=forward, jvp=jvp).apply
-    return [fw.jvp(f, [x], [fw.np.ones_like(x)]), seen]
+    return [forward_mode(fw, fw.make(forward=forward, jvp=jvp).apply), seen]
 
 
 @row("CTX-22", "same", "jvp does not see what was saved for backward")
@@ -118,21 +107,15 @@ def _(fw):
         ctx.save_for_forward(10 * x)
         return x**2
 
-    def rule(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * x
-
+    rule = times(lambda x: x)
     f = fw.make(forward=forward, backward=rule, jvp=rule).apply
-    x = fw.array(X)
-    return {"jvp": fw.jvp(f, [x], [fw.np.ones_like(x)]), "grad": fw.grad(f, x)}
+    return {"jvp": forward_mode(fw, f), "grad": fw.grad(f, fw.array(X))}
 
 
 @row("CTX-25", "must differ", "save_for_forward in backward is refused")
-def ctx_25(fw):
+@expect(lambda fw: too_late("save_for_forward"))
+def _(fw):
     return calling(fw, "save_for_forward")
-
-
-ctx_25.expect(lambda fw: too_late("save_for_forward"))
 
 
 @row("CTX-26", "same", "save_for_forward does no harm where no tangents are")
@@ -142,28 +125,23 @@ def _(fw):
         return 2 * x
 
     f = fw.make(forward=forward, backward=lambda ctx, g: 2 * g, jvp=lambda ctx, t: t)
-    x = fw.array(X)
-    return [fw.call(f.apply, x), fw.grad(f.apply, x)]
+    return both_ways(fw, f.apply)
 
 
 @row("CTX-77", "must differ", "set_materialize_grads in backward is refused")
-def ctx_77(fw):
+@expect(lambda fw: too_late("set_materialize_grads"))
+def _(fw):
     return calling(fw, "set_materialize_grads", False)
 
 
-ctx_77.expect(lambda fw: too_late("set_materialize_grads"))
-
-
 @row("CTX-78", "must differ", "so are mark_dirty and mark_non_differentiable")
-def ctx_78(fw):
+@expect(
+    lambda fw: {
+        method: too_late(method) for method in ("mark_dirty", "mark_non_differentiable")
+    }
+)
+def _(fw):
     return {
         method: fw.attempt(lambda method=method: calling(fw, method))
         for method in ("mark_dirty", "mark_non_differentiable")
-    }
-
-
-@ctx_78.expect
-def _(fw):
-    return {
-        method: too_late(method) for method in ("mark_dirty", "mark_non_differentiable")
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from .core import Raises, Warns, row
+from .core import Raises, Warns, expect, raises, row, says
 
 X = [1.0, 2.0]
 
@@ -21,7 +21,14 @@ def dirty(fw, change):
 
 
 @row("CTX-27", "must differ", "a dirty input is consumed; the new value is returned")
-def ctx_27(fw):
+@expect(
+    lambda fw: {
+        "value": jnp.array(X) + 1,
+        "old": Raises(RuntimeError, "deleted"),
+        "grad": [jnp.full(2, 15.0)],
+    }
+)
+def _(fw):
     f = dirty(fw, lambda x: fw.add(x, 1))
     x = fw.array(X)
     old = x.clone() if fw.name == "torch" else x + 0
@@ -30,15 +37,6 @@ def ctx_27(fw):
         "value": new,
         "old": fw.attempt(lambda: old + 0),
         "grad": fw.grad(lambda x: f(3 * x), x),
-    }
-
-
-@ctx_27.expect
-def _(fw):
-    return {
-        "value": jnp.array(X) + 1,
-        "old": Raises(RuntimeError, "deleted"),
-        "grad": [jnp.full(2, 15.0)],
     }
 
 
@@ -60,11 +58,9 @@ def dirty_output(fw, change):
 
 
 @row("CTX-28", "must differ", "marking an output dirty is refused, not warned of")
-def ctx_28(fw):
+@expect(lambda fw: Raises(ValueError, *NOT_AN_INPUT))
+def _(fw):
     return dirty_output(fw, lambda x: 2 * x)
-
-
-ctx_28.expect(lambda fw: Raises(ValueError, *NOT_AN_INPUT))
 
 
 @row("CTX-28b", "same", "so is a part of any other array")
@@ -73,15 +69,14 @@ def _(fw):
 
 
 @row("CTX-30", "superset", "an argument of grad may be marked dirty")
-def ctx_30(fw):
+@expect(lambda fw: [jnp.full(2, 5.0)])
+def _(fw):
     return fw.grad(dirty(fw, lambda x: fw.add(x, 1)), fw.array(X))
 
 
-ctx_30.expect(lambda fw: [jnp.full(2, 5.0)])
-
-
 @row("CTX-31", "superset", "a part of an array may be marked, with two outputs")
-def ctx_31(fw):
+@expect(lambda fw: [jnp.array([9.0, 0.0])])
+def _(fw):
     def forward(ctx, x):
         twice = 2 * x
         out = fw.add(x, 1)
@@ -92,26 +87,22 @@ def ctx_31(fw):
     return fw.grad(lambda x: f((3 * x)[:1]), fw.array(X))
 
 
-ctx_31.expect(lambda fw: [jnp.array([9.0, 0.0])])
-
-
-@row("CTX-32", "same", "mark_dirty refuses what is no array", says=("TypeError",))
+@row("CTX-32", "same", "mark_dirty refuses what is no array")
+@says("TypeError")
 def _(fw):
     f = fw.make(forward=lambda ctx, x: ctx.mark_dirty(3)).apply
     return fw.call(f, fw.array(X))
 
 
 @row("CTX-33", "must differ", "an input can't be written to without a mark")
-def ctx_33(fw):
+@expect(lambda fw: Raises(TypeError, "immutable"))
+def _(fw):
     def forward(ctx, x):
         x[0] = 5.0
         return 2 * x
 
     f = fw.make(forward=forward, backward=lambda ctx, g: g).apply
     return fw.call(f, fw.array(X))
-
-
-ctx_33.expect(lambda fw: Raises(TypeError, "immutable"))
 
 
 @row("CTX-34", "same", "forward sees what it has marked and saved; backward does not")
@@ -141,7 +132,7 @@ def _(fw):
     return seen
 
 
-def gradient_of_marked(fw, mark, *, use):
+def gradient_of_marked(fw, mark, *, use=lambda outputs: outputs):
     """Gradients of x + 2x, where the second output may be marked."""
     seen = {}
 
@@ -156,33 +147,23 @@ def gradient_of_marked(fw, mark, *, use):
         return (zero if ga is None else ga) + 100 * (zero if gb is None else gb)
 
     f = fw.make(forward=forward, backward=backward).apply
-    return [fw.grad(lambda x: use(*f(x)), fw.array(X)), seen]
+    return [fw.grad(lambda x: use(f(x)), fw.array(X)), seen]
 
 
 @row("CTX-35", "same", "a marked output has no derivative; its gradient is zeros")
 def _(fw):
-    return gradient_of_marked(
-        fw, lambda ctx, x, a, b: ctx.mark_non_differentiable(b), use=lambda a, b: (a, b)
-    )
+    return gradient_of_marked(fw, lambda ctx, x, a, b: ctx.mark_non_differentiable(b))
 
 
 @row("CTX-36", "must differ", "marking what is not an output is refused")
-def ctx_36(fw):
-    return gradient_of_marked(
-        fw,
-        lambda ctx, x, a, b: ctx.mark_non_differentiable(3 * x),
-        use=lambda a, b: (a, b),
-    )
-
-
-@ctx_36.expect
+@raises(
+    ValueError,
+    "`MyF.forward` (or setup_context) called ctx.mark_non_differentiable with a "
+    "value that is not an output",
+    "Mark the returned arrays",
+)
 def _(fw):
-    return Raises(
-        ValueError,
-        "`MyF.forward` (or setup_context) called ctx.mark_non_differentiable with a "
-        "value that is not an output",
-        "Mark the returned arrays",
-    )
+    return gradient_of_marked(fw, lambda ctx, x, *_: ctx.mark_non_differentiable(3 * x))
 
 
 @row("CTX-37", "same", "an input that is returned and marked keeps its own derivative")
@@ -221,6 +202,7 @@ def only_marked(fw):
 
 
 @row("CTX-39", "must differ", "the gradient of a marked output is zero, not an error")
+@expect(lambda fw: [jnp.zeros(2)])
 def ctx_39(fw):
     x = fw.leaf(fw.array(X))
     only_marked(fw)(x).sum().backward()
@@ -230,33 +212,24 @@ def ctx_39(fw):
 ctx_39.jaxfn(lambda fw: fw.grad(only_marked(fw), fw.array(X)))
 
 
-ctx_39.expect(lambda fw: [jnp.zeros(2)])
-
-
-@row(
-    "CTX-41",
-    "same",
-    "mark_non_differentiable refuses what is no array",
-    says=("TypeError",),
-)
+@row("CTX-41", "same", "mark_non_differentiable refuses what is no array")
+@says("TypeError")
 def _(fw):
     f = fw.make(forward=lambda ctx, x: ctx.mark_non_differentiable(3)).apply
     return fw.call(f, fw.array(X))
 
 
 @row("CTX-42", "superset", "of two calls the last counts; jaxfn warns of it")
-def ctx_42(fw):
-    def mark(ctx, x, a, b):
-        ctx.mark_non_differentiable(a)
-        ctx.mark_non_differentiable(b)
-
-    return gradient_of_marked(fw, mark, use=lambda a, b: (a, b))
-
-
-@ctx_42.expect
-def _(fw):
-    return Warns(
+@expect(
+    lambda fw: Warns(
         [[jnp.ones(2)], {"given": [(2,), (2,)]}],
         UserWarning,
         "`MyF.forward` (or setup_context) called ctx.mark_non_differentiable more than",
     )
+)
+def _(fw):
+    def mark(ctx, x, a, b):
+        ctx.mark_non_differentiable(a)
+        ctx.mark_non_differentiable(b)
+
+    return gradient_of_marked(fw, mark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core import Raises, row
+from .core import expect, raises, row
 from .rows_a3 import gradient_of_marked
 
 X = [1.0, 2.0]
@@ -11,9 +11,7 @@ X = [1.0, 2.0]
 @row("CTX-44", "same", "without materialised gradients, unused outputs give None")
 def _(fw):
     return gradient_of_marked(
-        fw,
-        lambda ctx, *_: ctx.set_materialize_grads(False),
-        use=lambda a, b: a,
+        fw, lambda ctx, *_: ctx.set_materialize_grads(False), use=lambda outs: outs[0]
     )
 
 
@@ -33,16 +31,10 @@ def _(fw):
 
 
 @row("CTX-47", "must differ", "set_materialize_grads takes a bool, and says so")
-def ctx_47(fw):
+@raises(TypeError, "set_materialize_grads in `MyF.forward`", "expected a bool", "got 0")
+def _(fw):
     f = fw.make(forward=lambda ctx, x: ctx.set_materialize_grads(0)).apply
     return fw.call(f, fw.array(X))
-
-
-@ctx_47.expect
-def _(fw):
-    return Raises(
-        TypeError, "set_materialize_grads in `MyF.forward`", "expected a bool", "got 0"
-    )
 
 
 @row("CTX-48", "same", "tangents are materialised too, or not")
@@ -65,7 +57,8 @@ def _(fw):
 
 
 @row("CTX-49", "superset", "ctx.materialize_grads can be read")
-def ctx_49(fw):
+@expect(lambda fw: [True, False])
+def _(fw):
     seen = []
 
     def forward(ctx, x):
@@ -76,9 +69,6 @@ def ctx_49(fw):
 
     fw.call(fw.make(forward=forward).apply, fw.array(X))
     return seen
-
-
-ctx_49.expect(lambda fw: [True, False])
 
 
 @row("CTX-51", "same", "a private flag: None for what has no derivative, zeros else")
@@ -118,18 +108,18 @@ def needs(fw, call, *xs):
 
 
 @row("CTX-52", "superset", "one flag for each argument; also for one that holds arrays")
-def ctx_52(fw):
+@expect(
+    lambda fw: dict.fromkeys(
+        ("forward", "backward"), (True, False, False, False, True, False)
+    )
+)
+def _(fw):
     y = fw.array([7.0])
     return needs(fw, lambda f, x: f(x, 3, y, None, [x], [y]), fw.array(X))
 
 
-@ctx_52.expect
-def _(fw):
-    flags = (True, False, False, False, True, False)
-    return {"forward": flags, "backward": flags}
-
-
 @row("CTX-53", "must differ", "the flags say what is being differentiated by")
+@expect(lambda fw: [(True, False)])
 def ctx_53(fw):
     seen = []
 
@@ -149,15 +139,13 @@ def _(fw):
     return [seen["forward"]]
 
 
-ctx_53.expect(lambda fw: [(True, False)])
-
-
 @row(
     "CTX-54",
     "must differ",
     "there is no grad mode: a plain call needs no gradient",
 )
-def ctx_54(fw):
+@expect(lambda fw: [(False,)])
+def _(fw):
     seen = []
 
     def forward(ctx, x):
@@ -171,9 +159,6 @@ def ctx_54(fw):
     else:
         fw.call(f, fw.array(X))
     return seen
-
-
-ctx_54.expect(lambda fw: [(False,)])
 
 
 @row("CTX-55", "same", "the flag of an integer argument is False")
@@ -206,6 +191,5 @@ def _(fw):
         seen.append(ctx.needs_input_grad)
         return 2 * g
 
-    f = fw.make(forward=forward, backward=backward).apply
-    fw.grad(f, fw.array(X))
+    fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
     return seen

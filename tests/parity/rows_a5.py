@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
-from .core import Raises, row
+from tests.build import saving
+
+from .core import Raises, expect, row
+from .rows_a1 import derivatives_of_a_product
+from .rules import both_ways, forward_mode, saves, times, two_orders
 
 X = [1.0, 2.0]
 
@@ -38,7 +41,8 @@ def _(fw):
 
 
 @row("CTX-59", "must differ", "what backward writes on ctx is local to that run")
-def ctx_59(fw):
+@expect(lambda fw: [1, 1])
+def _(fw):
     seen = []
 
     def forward(ctx, x):
@@ -55,11 +59,9 @@ def ctx_59(fw):
     return seen
 
 
-ctx_59.expect(lambda fw: [1, 1])
-
-
 @row("CTX-60", "superset", "arrays in attributes keep their derivative")
-def ctx_60(fw):
+@expect(lambda fw: derivatives_of_a_product(fw))
+def _(fw):
     def forward(ctx, x):
         ctx.x = x
         ctx.more = {"w": fw.np.exp(x)}
@@ -68,18 +70,8 @@ def ctx_60(fw):
     def backward(ctx, g):
         return g * (ctx.more["w"] + ctx.x * ctx.more["w"])
 
-    f = fw.make(forward=forward, backward=backward).apply
-    x = fw.array(X)
-    return [fw.grad(f, x), fw.grad2(f, x)]
-
-
-@ctx_60.expect
-def _(fw):
-    def f(x):
-        return x * jnp.exp(x)
-
-    x = jnp.array(X)
-    return [[jax.vmap(jax.grad(f))(x)], [jax.vmap(jax.grad(jax.grad(f)))(x)]]
+    f = fw.make(forward=forward, backward=backward)
+    return two_orders(fw, f.apply, fw.array(X))
 
 
 @row("CTX-61", "same", "the class of ctx is named after the Function's")
@@ -145,11 +137,8 @@ def names_on_ctx(fw, names):
             seen[name] = fw.attempt(lambda name=name: getattr(ctx, name) is not None)
         return g
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return 2 * x
-
-    fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
+    f = fw.make(forward=saves(lambda x: 2 * x), backward=backward)
+    fw.grad(f.apply, fw.array(X))
     return seen
 
 
@@ -158,20 +147,23 @@ def no_graph(name):
 
 
 @row("CTX-63", "must differ", "the public names of ctx are there, but for the graph's")
-def ctx_63(fw):
-    return names_on_ctx(fw, OWN_NAMES + GRAPH_NAMES)
-
-
-@ctx_63.expect
-def _(fw):
-    return {
+@expect(
+    lambda fw: {
         **dict.fromkeys(OWN_NAMES, True),
         **{name: no_graph(name) for name in GRAPH_NAMES},
     }
+)
+def _(fw):
+    return names_on_ctx(fw, OWN_NAMES + GRAPH_NAMES)
 
 
 @row("CTX-64", "must differ", "nor does forward see a graph")
-def ctx_64(fw):
+@expect(
+    lambda fw: {
+        name: no_graph(name) for name in ("next_functions", "metadata", "requires_grad")
+    }
+)
+def _(fw):
     seen = {}
 
     def forward(ctx, x):
@@ -182,13 +174,6 @@ def ctx_64(fw):
     f = fw.make(forward=forward, backward=lambda ctx, g: g)
     fw.grad(f.apply, fw.array(X))
     return seen
-
-
-@ctx_64.expect
-def _(fw):
-    return {
-        name: no_graph(name) for name in ("next_functions", "metadata", "requires_grad")
-    }
 
 
 @row("CTX-65", "same", "mark_shared_storage does nothing but warn")
@@ -224,31 +209,22 @@ def _(fw):
         setup_context=lambda ctx, inputs, output: 5,
         backward=lambda ctx, g: 3 * g,
     )
-    return [fw.call(f.apply, fw.array(X)), fw.grad(f.apply, fw.array(X))]
+    return both_ways(fw, f.apply)
 
 
 @row("CTX-71", "superset", "an input that is returned as it is may be saved")
-def ctx_71(fw):
+@expect(lambda fw: [jnp.array(X)])
+def _(fw):
     f = fw.make(
-        forward=lambda x: x,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-        backward=lambda ctx, g: g * ctx.saved_tensors[0],
+        forward=lambda x: x, setup_context=saving(), backward=times(lambda x: x)
     )
     return fw.grad(f.apply, fw.array(X))
 
 
-ctx_71.expect(lambda fw: [jnp.array(X)])
-
-
 @row("CTX-72", "same", "in the combined style it may in torch, too")
 def _(fw):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x
-
-    f = fw.make(forward=forward, backward=lambda ctx, g: 3 * g * ctx.saved_tensors[0])
-    x = fw.array(X)
-    return [fw.call(f.apply, x), fw.grad(f.apply, x)]
+    f = fw.make(forward=saves(lambda x: x), backward=times(lambda x: 3 * x))
+    return both_ways(fw, f.apply)
 
 
 @row("CTX-73", "same", "what is on ctx at each stage")
@@ -313,6 +289,5 @@ def _(fw):
         w = fw.np.exp(x)
         return w, x * w
 
-    f = fw.make(forward=forward, setup_context=setup_context, jvp=jvp).apply
-    x = fw.array(X)
-    return fw.jvp(f, [x], [fw.np.ones_like(x)])
+    f = fw.make(forward=forward, setup_context=setup_context, jvp=jvp)
+    return forward_mode(fw, f.apply)

@@ -4,74 +4,50 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from .core import row
+from tests.build import saving
+
+from .core import expect, row, says
+from .rules import both_ways, saves, times
 
 X = [1.0, 2.0]
 
 
-def save_inputs(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-
-def both_ways(fw, f):
-    x = fw.array(X)
-    return [fw.call(f, x), fw.grad(f, x)]
+TRIPLE = times(lambda x: 3 * x)
 
 
 @row("FN-01", "same", "the combined style: forward(ctx, *args)")
 def _(fw):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**2
-
-    def backward(ctx, g):
-        return 3 * g * ctx.saved_tensors[0]
-
-    return both_ways(fw, fw.make(forward=forward, backward=backward).apply)
+    f = fw.make(forward=saves(lambda x: x**2), backward=TRIPLE)
+    return both_ways(fw, f.apply)
 
 
 @row("FN-02", "same", "the separate style: forward(*args) and setup_context")
 def _(fw):
-    f = fw.make(
-        forward=lambda x: x**2,
-        setup_context=save_inputs,
-        backward=lambda ctx, g: 3 * g * ctx.saved_tensors[0],
-    )
+    f = fw.make(forward=lambda x: x**2, setup_context=saving(), backward=TRIPLE)
     return both_ways(fw, f.apply)
 
 
 @row("FN-03", "same", "an inherited setup_context chooses the separate style")
 def _(fw):
-    base = fw.make("Base", forward=lambda x: x, setup_context=save_inputs)
-    f = fw.make(
-        base=base,
-        forward=lambda x: x**2,
-        backward=lambda ctx, g: 3 * g * ctx.saved_tensors[0],
-    )
+    base = fw.make("Base", forward=lambda x: x, setup_context=saving())
+    f = fw.make(base=base, forward=lambda x: x**2, backward=TRIPLE)
     return both_ways(fw, f.apply)
 
 
-@row("FN-04", "same", "no forward", says=("forward` is missing",))
+@row("FN-04", "same", "no forward")
+@says("forward` is missing")
 def _(fw):
     return fw.call(fw.make().apply, fw.array(X))
 
 
-@row(
-    "FN-05",
-    "same",
-    "Function itself has no forward either",
-    says=("forward` is missing",),
-)
+@row("FN-05", "same", "Function itself has no forward either")
+@says("forward` is missing")
 def _(fw):
     return fw.call(fw.Function.apply, fw.array(X))
 
 
-@row(
-    "FN-06",
-    "same",
-    "no backward: an error only where it would run",
-    says=("`MyF.backward` is missing",),
-)
+@row("FN-06", "same", "no backward: an error only where it would run")
+@says("`MyF.backward` is missing")
 def _(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x).apply
     x = fw.array(X)
@@ -84,12 +60,8 @@ def _(fw):
     return both_ways(fw, f.apply)
 
 
-@row(
-    "FN-08",
-    "same",
-    "to define both is an error where one would run",
-    says=("`MyF.backward` and `MyF.vjp` are both defined",),
-)
+@row("FN-08", "same", "to define both is an error where one would run")
+@says("`MyF.backward` and `MyF.vjp` are both defined")
 def _(fw):
     f = fw.make(
         forward=lambda ctx, x: 2 * x,
@@ -101,14 +73,12 @@ def _(fw):
 
 
 @row("FN-09", "superset", "vjp works under every transformation")
-def fn_09(fw):
+@expect(lambda fw: [jnp.full(2, 5.0)])
+def _(fw):
     f = fw.make(
-        forward=lambda x: 2 * x, setup_context=save_inputs, vjp=lambda ctx, g: 5 * g
+        forward=lambda x: 2 * x, setup_context=saving(), vjp=lambda ctx, g: 5 * g
     )
     return fw.func_grad(f.apply, fw.array(X))
-
-
-fn_09.expect(lambda fw: [jnp.full(2, 5.0)])
 
 
 @row("FN-10", "same", "to make an instance warns")
@@ -116,7 +86,8 @@ def _(fw):
     return isinstance(fw.make(forward=lambda ctx, x: 2 * x)(), fw.Function)
 
 
-@row("FN-11", "same", "to call an instance is an error", says=("`MyF.apply",))
+@row("FN-11", "same", "to call an instance is an error")
+@says("`MyF.apply")
 def _(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x)
     return fw.attempt(lambda: f()(fw.array(X)))
@@ -202,19 +173,15 @@ def keyword_only(fw, **kwargs):
 
 
 @row("FN-19", "superset", "keyword-only parameters may be given")
-def fn_19(fw):
+@expect(lambda fw: [3 * jnp.array(X), [jnp.ones(2)]])
+def _(fw):
     return keyword_only(fw, k=3)
 
 
-fn_19.expect(lambda fw: [3 * jnp.array(X), [jnp.ones(2)]])
-
-
 @row("FN-20", "superset", "or left to their defaults")
-def fn_20(fw):
+@expect(lambda fw: [2 * jnp.array(X), [jnp.ones(2)]])
+def _(fw):
     return keyword_only(fw)
-
-
-fn_20.expect(lambda fw: [2 * jnp.array(X), [jnp.ones(2)]])
 
 
 @row("FN-21", "same", "*args in forward")
@@ -241,7 +208,7 @@ def _(fw):
     def forward(x, **kw):
         return 2 * x
 
-    f = fw.make(forward=forward, setup_context=save_inputs).apply
+    f = fw.make(forward=forward, setup_context=saving()).apply
     return fw.call(lambda x: f(x, a=1), fw.array(X))
 
 

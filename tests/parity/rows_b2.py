@@ -8,8 +8,10 @@ import pickle
 import jax
 
 import jaxfn
+from tests.build import saving
 
-from .core import EAGER, row
+from .core import EAGER, expect, row
+from .rules import both_ways
 
 X = [1.0, 2.0]
 
@@ -80,10 +82,7 @@ def _(fw):
     def good(*args):
         return 2 * args[-1]
 
-    def setup(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    rules = {"forward": good, "setup_context": setup, "backward": good, "jvp": good}
+    rules = {"forward": good, "setup_context": saving(), "backward": good, "jvp": good}
     errors = {
         "forward": ValueError("fwd"),
         "setup_context": KeyError("setup"),
@@ -105,8 +104,7 @@ def _(fw):
 @row("FN-33", "same", "apply may be kept and called")
 def _(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 5 * g).apply
-    x = fw.array(X)
-    return [fw.call(f, x), fw.grad(f, x), callable(f)]
+    return [*both_ways(fw, f), callable(f)]
 
 
 @row("FN-34", "same", "a subclass has a ctx class of its own")
@@ -145,7 +143,8 @@ def _(fw):
 
 
 @row("FN-36", "must differ", "compiled, forward runs once for many calls", modes=EAGER)
-def fn_36(fw):
+@expect(lambda fw: 1)
+def _(fw):
     ran = []
 
     def forward(ctx, x):
@@ -157,9 +156,6 @@ def fn_36(fw):
     for _ in range(3):
         f(fw.array(X))
     return len(ran)
-
-
-fn_36.expect(lambda fw: 1)
 
 
 class Pickled(jaxfn.Function):

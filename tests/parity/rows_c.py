@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .core import row
+from .core import expect, row
+from .rules import both_ways, saves, times
 
 X, Y = [1.0, 2.0], [3.0, 5.0]
 
@@ -27,8 +28,7 @@ def _(fw):
 
     f = fw.make(forward=forward, backward=backward).apply
     call = lambda x: f(x, 3, "a", None, thing, table, int, len)  # noqa: E731
-    x = fw.array(X)
-    return [fw.call(call, x), fw.grad(call, x), seen]
+    return [*both_ways(fw, call), seen]
 
 
 def product(fw, wrap, unwrap):
@@ -53,15 +53,14 @@ def plain_product(fw):
 
 
 @row("IN-02", "superset", "gradients flow to arrays in a list")
-def in_02(fw):
+@expect(plain_product)
+def _(fw):
     return product(fw, lambda y, s: [y], lambda box: box[0])
 
 
-in_02.expect(plain_product)
-
-
 @row("IN-02b", "superset", "and to those in tuples and dicts")
-def in_02b(fw):
+@expect(lambda fw: dict.fromkeys(("tuple", "dict", "nested"), plain_product(fw)))
+def _(fw):
     return {
         "tuple": product(fw, lambda y, s: (y,), lambda box: box[0]),
         "dict": product(fw, lambda y, s: {"k": y}, lambda box: box["k"]),
@@ -71,10 +70,9 @@ def in_02b(fw):
     }
 
 
-in_02b.expect(lambda fw: dict.fromkeys(("tuple", "dict", "nested"), plain_product(fw)))
-
-
-def gradients_in_lists(fw):
+@row("IN-03", "superset", "the gradient of a list is a list")
+@expect(lambda fw: [k * jnp.ones(2) for k in (1, 2, 3)])
+def _(fw):
     f = fw.make(
         forward=lambda ctx, x, ys: x * ys[0] * ys[1],
         backward=lambda ctx, g: (g, [2 * g, 3 * g]),
@@ -83,25 +81,15 @@ def gradients_in_lists(fw):
     return fw.grad(lambda x, y, z: f(x, [y, z]), x, x, x)
 
 
-@row("IN-03", "superset", "the gradient of a list is a list")
-def in_03(fw):
-    return gradients_in_lists(fw)
-
-
-in_03.expect(lambda fw: [k * jnp.ones(2) for k in (1, 2, 3)])
-
-
 @row("IN-04", "superset", "also where only an array in a list is differentiated")
-def in_04(fw):
+@expect(lambda fw: [jnp.full(2, 3.0)])
+def _(fw):
     f = fw.make(
         forward=lambda ctx, x, ys: x * ys[0],
         backward=lambda ctx, g: (None, [3 * g]) if fw.name == "jaxfn" else (None, None),
     ).apply
     x = fw.array(X)
     return fw.grad(lambda y: f(x, [y]), fw.array(Y))
-
-
-in_04.expect(lambda fw: [jnp.full(2, 3.0)])
 
 
 @row("IN-06", "same", "Python numbers stay Python numbers")
@@ -117,14 +105,12 @@ def _(fw):
 
 
 @row("IN-07", "must differ", "a NumPy array is an array: it may have a gradient")
-def in_07(fw):
+@expect(lambda fw: [jnp.full(2, 3.0)])
+def _(fw):
     f = fw.make(
         forward=lambda ctx, x, y: x * fw.array(y), backward=lambda ctx, g: (3 * g, g)
     ).apply
     return fw.grad(lambda x: f(x, np.array(Y, np.float32)), fw.array(X))
-
-
-in_07.expect(lambda fw: [jnp.full(2, 3.0)])
 
 
 @row("IN-08", "same", "objects that stand for arrays are arrays")
@@ -145,23 +131,12 @@ def _(fw):
             return self.value
 
     f = fw.make(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: 5 * g).apply
-    x = fw.array(X)
-    return [
-        fw.call(lambda x: f(Parameter(x)), x),
-        fw.grad(lambda x: f(Parameter(x)), x),
-    ]
+    return both_ways(fw, lambda x: f(Parameter(x)))
 
 
 def complex_square(fw):
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return z * z
-
-    def backward(ctx, g):
-        (z,) = ctx.saved_tensors
-        return g * (2 * z).conj()
-
-    return fw.make(forward=forward, backward=backward).apply
+    slope = times(lambda z: (2 * z).conj())
+    return fw.make(forward=saves(lambda z: z * z), backward=slope).apply
 
 
 @row("IN-09", "must differ", "a complex backward is torch's; jax.grad gives JAX's")

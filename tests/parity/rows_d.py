@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .core import Raises, row
+from .core import expect, raises, row
+from .rules import both_ways
 
 X = [1.0, 2.0]
 
@@ -15,11 +16,6 @@ X = [1.0, 2.0]
 class Pair(NamedTuple):
     first: Any
     second: Any
-
-
-def both_ways(fw, f):
-    x = fw.array(X)
-    return [fw.call(f, x), fw.grad(f, x)]
 
 
 @row("OUT-01", "same", "one array")
@@ -61,15 +57,20 @@ def plain_container(wrap):
 
 
 @row("OUT-05", "superset", "a list is one output; gradients flow through it")
-def out_05(fw):
+@expect(lambda fw: plain_container(lambda a, b: [a, b]))
+def _(fw):
     return container(fw, lambda a, b: [a, b], lambda ctx, gs: 5 * gs[0] + 7 * gs[1])
 
 
-out_05.expect(lambda fw: plain_container(lambda a, b: [a, b]))
-
-
 @row("OUT-06", "superset", "so it is with dicts and nested tuples; namedtuples stay")
-def out_06(fw):
+@expect(
+    lambda fw: {
+        "dict": plain_container(lambda a, b: {"a": a, "b": b}),
+        "nested": plain_container(lambda a, b: (a, (None, b))),
+        "namedtuple": plain_container(Pair),
+    }
+)
+def _(fw):
     return {
         "dict": container(
             fw,
@@ -80,15 +81,6 @@ def out_06(fw):
             fw, lambda a, b: (a, (None, b)), lambda ctx, g, gs: 5 * g + 7 * gs[1]
         ),
         "namedtuple": container(fw, Pair, lambda ctx, g, h: 5 * g + 7 * h),
-    }
-
-
-@out_06.expect
-def _(fw):
-    return {
-        "dict": plain_container(lambda a, b: {"a": a, "b": b}),
-        "nested": plain_container(lambda a, b: (a, (None, b))),
-        "namedtuple": plain_container(Pair),
     }
 
 
@@ -122,7 +114,8 @@ def _(fw):
 
 
 @row("OUT-10", "must differ", "a NumPy array that is returned becomes an array")
-def out_10(fw):
+@expect(lambda fw: [False, [jnp.full(2, 12.0)], {"none": False}])
+def _(fw):
     seen = {}
 
     def backward(ctx, g, h):
@@ -134,9 +127,6 @@ def out_10(fw):
     ).apply
     x = fw.array(X)
     return [isinstance(f(x)[1], np.ndarray), fw.grad(f, x), seen]
-
-
-out_10.expect(lambda fw: [False, [jnp.full(2, 12.0)], {"none": False}])
 
 
 def identity(fw):
@@ -155,16 +145,14 @@ def _(fw):
 
 
 @row("OUT-15", "must differ", "an array returned twice has a gradient in each place")
-def out_15(fw):
+@expect(lambda fw: [jnp.full(2, 1.0 + 100 * 2)])
+def _(fw):
     def forward(ctx, x):
         out = 2 * x
         return out, out
 
     f = fw.make(forward=forward, backward=lambda ctx, g, h: g + 100 * h).apply
     return fw.grad(lambda x: (lambda a, b: (a, 2 * b))(*f(x)), fw.array(X))
-
-
-out_15.expect(lambda fw: [jnp.full(2, 1.0 + 100 * 2)])
 
 
 @row("OUT-17", "same", "a constant from outside may be returned")
@@ -175,19 +163,13 @@ def _(fw):
 
 
 @row("OUT-18", "must differ", "a closed-over array that is differentiated is refused")
-def out_18(fw):
+@raises(RuntimeError, "`MyF` used a traced value", "was not passed to apply", "Pass it")
+def _(fw):
     def product(x, w):
         f = fw.make(forward=lambda ctx, x: x * w, backward=lambda ctx, g: 3 * g)
         return f.apply(x)
 
     return fw.grad(product, fw.array(X), fw.array(X))
-
-
-@out_18.expect
-def _(fw):
-    return Raises(
-        RuntimeError, "`MyF` used a traced value", "was not passed to apply", "Pass it"
-    )
 
 
 @row("OUT-21", "same", "outputs without dimensions, and without elements")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from .core import Raises, Warns, row
+from .core import Raises, Warns, expect, raises, row, says
 
 
 def one(fw, backward):
@@ -20,7 +20,8 @@ def two(fw, backward):
     return fw.grad(f.apply, fw.array([1.0]), fw.array([2.0]))
 
 
-@row("BWD-01", "same", "fewer gradients than arguments", says=("RuleValueError",))
+@row("BWD-01", "same", "fewer gradients than arguments")
+@says("RuleValueError")
 def _(fw):
     return two(fw, lambda ctx, g: g)
 
@@ -41,6 +42,11 @@ def _(fw):
 
 
 @row("BWD-05", "must differ", "None is a zero gradient, not an undefined one")
+@expect(
+    lambda fw: Warns(
+        [jnp.zeros(1)], UserWarning, "`MyF.backward` returned None", "missing"
+    )
+)
 def bwd_05(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: None)
     x = fw.leaf(fw.array([1.0]))
@@ -56,11 +62,6 @@ def _(fw):
     return fw.grad(f.apply, fw.array([1.0]))
 
 
-@bwd_05.expect
-def _(fw):
-    return Warns([jnp.zeros(1)], UserWarning, "`MyF.backward` returned None", "missing")
-
-
 @row("BWD-06", "same", "a list is not a tuple of gradients")
 def _(fw):
     return {
@@ -69,17 +70,16 @@ def _(fw):
     }
 
 
-@row("BWD-07", "same", "a Python number is no gradient", says=("RuleTypeError", "`x`"))
+@row("BWD-07", "same", "a Python number is no gradient")
+@says("RuleTypeError", "`x`")
 def _(fw):
     return one(fw, lambda ctx, g: 1.0)
 
 
 @row("BWD-08", "superset", "a NumPy array is a gradient")
-def bwd_08(fw):
+@expect(lambda fw: [np.array([3.0, 4.0], np.float32)])
+def _(fw):
     return one(fw, lambda ctx, g: np.array([3.0, 4.0], np.float32))
-
-
-bwd_08.expect(lambda fw: [np.array([3.0, 4.0], np.float32)])
 
 
 @row("BWD-09", "same", "a gradient with more dimensions is summed")
@@ -90,12 +90,8 @@ def _(fw):
     return [one(fw, ones(3, 2)), one(fw, ones(4, 3, 2)), one(fw, ones(3, 1, 2))]
 
 
-@row(
-    "BWD-11",
-    "same",
-    "a scalar gradient is not spread over a vector",
-    says=("RuleValueError", "`x`", "expected f32[2]"),
-)
+@row("BWD-11", "same", "a scalar gradient is not spread over a vector")
+@says("RuleValueError", "`x`", "expected f32[2]")
 def _(fw):
     return one(fw, lambda ctx, g: g.sum())
 
@@ -105,12 +101,8 @@ def _(fw):
     return one(fw, lambda ctx, g: g[:1])
 
 
-@row(
-    "BWD-13",
-    "same",
-    "a gradient whose shape can't be reduced",
-    says=("expected f32[2]",),
-)
+@row("BWD-13", "same", "a gradient whose shape can't be reduced")
+@says("expected f32[2]")
 def _(fw):
     return {
         "longer": fw.attempt(lambda: one(fw, lambda ctx, g: fw.np.ones(3))),
@@ -128,18 +120,14 @@ def _(fw):
 
 
 @row("BWD-17", "must differ", "a complex gradient of a real argument has own words")
-def bwd_17(fw):
-    return one(fw, lambda ctx, g: g * 1j)
-
-
-@bwd_17.expect
+@raises(
+    TypeError,
+    "`MyF.backward` returned a complex gradient for a real argument",
+    "index 0 (`x`)",
+    "Return its real part",
+)
 def _(fw):
-    return Raises(
-        TypeError,
-        "`MyF.backward` returned a complex gradient for a real argument",
-        "index 0 (`x`)",
-        "Return its real part",
-    )
+    return one(fw, lambda ctx, g: g * 1j)
 
 
 @row("BWD-19", "same", "a dict or a generator is no gradient")
@@ -161,6 +149,11 @@ def _(fw):
 
 
 @row("BWD-22", "must differ", "None inside a graph is zero further up, too")
+@expect(
+    lambda fw: Warns(
+        [jnp.zeros(1)], UserWarning, "`MyF.backward` returned None", "missing"
+    )
+)
 def bwd_22(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: None)
     x = fw.leaf(fw.array([3.0]))
@@ -172,11 +165,6 @@ def bwd_22(fw):
 def _(fw):
     f = fw.make(forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: None)
     return fw.grad(lambda x: f.apply(x**2), fw.array([3.0]))
-
-
-@bwd_22.expect
-def _(fw):
-    return Warns([jnp.zeros(1)], UserWarning, "`MyF.backward` returned None", "missing")
 
 
 @row("BWD-24", "same", "backward with a parameter too many", own_words=True)

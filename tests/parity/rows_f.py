@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
-from .core import EAGER, Raises, row
+from .core import EAGER, expect, raises, row, says
+from .rules import times
+from .transforms import tangent
 
 
 def twice(ctx, x):
@@ -16,9 +17,14 @@ def pair(ctx, x):
     return 2 * x, 3 * x
 
 
-def forward_mode(fw, f, *, x=(1.0,), t=(6.0,)):
-    """The tangents of f's outputs."""
-    return fw.jvp(f, [fw.array(list(x))], [fw.array(list(t))])
+def forward_mode(fw, f, x=1.0):
+    """The tangents of f's outputs, for one of 6."""
+    return fw.jvp(f, [fw.array([x])], [fw.array([6.0])])
+
+
+def six(factor):
+    """That tangent, times a factor."""
+    return jnp.float32([6 * factor])
 
 
 def both(fw, forward, *rules):
@@ -38,22 +44,18 @@ def _(fw):
 
 
 @row("JVP-02", "must differ", "without a jvp, JAX refuses; a note has torch's words")
-def jvp_02(fw):
+@raises(
+    TypeError,
+    "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
+    "You must implement the jvp function for custom autograd.Function to use it "
+    "with forward mode AD.",
+    "`MyF` has no jvp",
+    "define a jvp staticmethod",
+    "generate_jvp_rule = True",
+)
+def _(fw):
     f = fw.make(forward=twice, backward=lambda ctx, g: 2 * g)
     return forward_mode(fw, f.apply)
-
-
-@jvp_02.expect
-def _(fw):
-    return Raises(
-        TypeError,
-        "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
-        "You must implement the jvp function for custom autograd.Function to use it "
-        "with forward mode AD.",
-        "`MyF` has no jvp",
-        "define a jvp staticmethod",
-        "generate_jvp_rule = True",
-    )
 
 
 @row("JVP-03", "same", "without a jvp a Function of constants is fine in forward mode")
@@ -63,12 +65,8 @@ def _(fw):
     return forward_mode(fw, lambda x: x * f.apply(constant))
 
 
-@row(
-    "JVP-04",
-    "same",
-    "jvp returns one tangent for each output, no more and no fewer",
-    says=("RuleValueError", "`MyF.jvp`"),
-)
+@row("JVP-04", "same", "jvp returns one tangent for each output, no more and no fewer")
+@says("RuleValueError", "`MyF.jvp`")
 def _(fw):
     return {
         "one for two": both(fw, pair, lambda ctx, t: t),
@@ -79,26 +77,21 @@ def _(fw):
 
 
 @row("JVP-05", "superset", "None from jvp is a zero tangent")
-def jvp_05(fw):
+@expect(lambda fw: [[six(2), six(0)], [six(0), six(3)]])
+def _(fw):
     return both(fw, pair, lambda ctx, t: (2 * t, None), lambda ctx, t: (None, 3 * t))
 
 
-@jvp_05.expect
-def _(fw):
-    t, zero = jnp.float32([12]), jnp.zeros(1)
-    return [[t, zero], [zero, 1.5 * t]]
-
-
 @row("JVP-05b", "must differ", "without any tangent, it raises in clear words")
-def jvp_05b(fw):
+@raises(
+    RuntimeError,
+    "`MyF.jvp` returned None: expected a tangent for each output",
+    "If a `return` is missing",
+    "zeros_like",
+)
+def _(fw):
     f = fw.make(forward=twice, jvp=lambda ctx, t: None)
     return forward_mode(fw, f.apply)
-
-
-@jvp_05b.expect
-def _(fw):
-    words = "`MyF.jvp` returned None: expected a tangent for each output"
-    return Raises(RuntimeError, words, "If a `return` is missing", "zeros_like")
 
 
 def marked(ctx, x):
@@ -107,13 +100,9 @@ def marked(ctx, x):
     return a, b
 
 
-@row(
-    "JVP-06",
-    "same",
-    "a tangent for an output without derivative is refused",
-    says=("`MyF.jvp`",),
-)
-def jvp_06(fw):
+@row("JVP-06", "same", "a tangent for an output without derivative is refused")
+@says("`MyF.jvp`")
+def _(fw):
     def integer(ctx, x):
         return 2 * x, fw.np.argsort(x)
 
@@ -165,24 +154,16 @@ def _(fw):
     return [forward_mode(fw, lambda x: f.apply(x, 3, i, y)), seen]
 
 
-@row(
-    "JVP-09",
-    "same",
-    "a Python number is no tangent",
-    says=("RuleTypeError", "`MyF.jvp`"),
-)
+@row("JVP-09", "same", "a Python number is no tangent")
+@says("RuleTypeError", "`MyF.jvp`")
 def _(fw):
     return both(fw, twice, lambda ctx, t: 1.0, lambda ctx, t: "a", lambda ctx, t: [t])
 
 
-@row(
-    "JVP-10",
-    "same",
-    "a tangent has the shape of its output",
-    says=(
-        "RuleValueError",
-        "Tensor is of size [1] while the given forward gradient is of size [2]",
-    ),
+@row("JVP-10", "same", "a tangent has the shape of its output")
+@says(
+    "RuleValueError",
+    "Tensor is of size [1] while the given forward gradient is of size [2]",
 )
 def _(fw):
     return both(
@@ -195,44 +176,28 @@ def _(fw):
 
 
 @row("JVP-11", "must differ", "a tangent of another float dtype is cast")
-def jvp_11(fw):
+@expect(lambda fw: [jnp.float16([1 / 3]).astype("float32")])
+def _(fw):
     # 1/3 is not the same number in half precision
     f = fw.make(forward=twice, jvp=lambda ctx, t: fw.array([1 / 3], "float16"))
     return forward_mode(fw, f.apply)
 
 
-jvp_11.expect(lambda fw: [jnp.float16([1 / 3]).astype("float32")])
-
-
 @row("JVP-12", "superset", "a returned input may have any tangent")
-def jvp_12(fw):
+@expect(lambda fw: [[jnp.float32([6])], [jnp.float32([30])]])
+def _(fw):
     return both(fw, lambda ctx, x: x, lambda ctx, t: t, lambda ctx, t: 5 * t)
 
 
-jvp_12.expect(lambda fw: [[jnp.float32([6])], [jnp.float32([30])]])
-
-
 @row("JVP-13", "must differ", "the tangent of a consumed input is a new array, too")
-def jvp_13(fw):
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.mul_(2)
-
-    f = fw.make(forward=forward, jvp=lambda ctx, t: 2 * t)
-    return forward_mode(fw, lambda x: f.apply(x.clone()))
-
-
-@jvp_13.jaxfn
+@expect(lambda fw: [six(2)])
 def _(fw):
     def forward(ctx, x):
         ctx.mark_dirty(x)
-        return 2 * x
+        return x.mul_(2) if fw.name == "torch" else 2 * x
 
     f = fw.make(forward=forward, jvp=lambda ctx, t: 2 * t)
-    return forward_mode(fw, f.apply)
-
-
-jvp_13.expect(lambda fw: [jnp.float32([12])])
+    return forward_mode(fw, lambda x: f.apply(1 * x))
 
 
 @row("JVP-14", "same", "jvp runs once, after forward, and only in forward mode")
@@ -267,12 +232,9 @@ def jvp_15(fw):
 
 @jvp_15.jaxfn
 def _(fw):
-    f = cube(fw)
-
-    def tangent(x):
-        return jax.jvp(f.apply, [x], [jnp.ones_like(x)])[1]
-
-    return fw.grad(tangent, fw.array([2.0]))
+    return fw.grad(
+        lambda x: tangent(fw, cube(fw).apply, x, jnp.ones_like(x)), fw.array([2.0])
+    )
 
 
 def cube(fw):
@@ -280,10 +242,7 @@ def cube(fw):
         ctx.save_for_forward(x)
         return x**3
 
-    def jvp(ctx, t):
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * t
-
+    jvp = times(lambda x: 3 * x**2)
     # torch needs a backward for reverse mode to begin with
     return fw.make(forward=forward, jvp=jvp, backward=lambda ctx, g: g)
 
@@ -299,24 +258,19 @@ def _(fw):
 
 
 @row("JVP-18", "superset", "a Function with jvp alone works in reverse mode")
-def jvp_18(fw):
+@expect(lambda fw: [jnp.float32([7, 14])])
+def _(fw):
     def forward(ctx, x):
         ctx.save_for_forward(x)
         return x * x
 
-    def jvp(ctx, t):
-        (x,) = ctx.saved_tensors
-        return 7 * x * t
-
-    f = fw.make(forward=forward, jvp=jvp)
+    f = fw.make(forward=forward, jvp=times(lambda x: 7 * x))
     return fw.grad(f.apply, fw.array([1.0, 2.0]))
 
 
-jvp_18.expect(lambda fw: [jnp.float32([7, 14])])
-
-
 @row("JVP-19", "superset", "forward mode can be nested", modes=EAGER)
-def jvp_19(fw):
+@expect(lambda fw: [jnp.float32([2])])
+def _(fw):
     f = fw.make(forward=twice, jvp=lambda ctx, t: 2 * t)
     x = fw.array([1.0])
 
@@ -326,24 +280,11 @@ def jvp_19(fw):
     return fw.jvp(lambda x: x * tangent(x), [x], [x])
 
 
-@jvp_19.expect
-def _(fw):
-    x = jnp.float32([1])
-
-    def tangent(x):
-        return jax.jvp(lambda x: 2 * x, [x], [jnp.ones_like(x)])[1]
-
-    return [jax.jvp(lambda x: x * tangent(x), [x], [x])[1]]
-
-
 @row("JVP-20", "same", "jvp in the separate style")
 def _(fw):
     def setup_context(ctx, inputs, output):
         ctx.save_for_forward(*inputs)
 
-    def jvp(ctx, t):
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * t
-
+    jvp = times(lambda x: 3 * x**2)
     f = fw.make(forward=lambda x: x**3, setup_context=setup_context, jvp=jvp)
-    return forward_mode(fw, f.apply, x=(2.0,))
+    return forward_mode(fw, f.apply, 2.0)

@@ -7,57 +7,35 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from .core import Raises, row
+from tests.build import saving
+
+from .core import expect, raises, row
+from .rules import saves, times
 from .transforms import func
-
-
-def save_all(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-    ctx.save_for_forward(*inputs)
-
-
-def cube_backward(ctx, g):
-    (x,) = ctx.saved_tensors
-    return 3 * x**2 * g
-
-
-def cube_jvp(ctx, t):
-    (x,) = ctx.saved_tensors
-    return 3 * x**2 * t
-
-
-CUBE = {
-    "forward": lambda x: x**3,
-    "setup_context": save_all,
-    "backward": cube_backward,
-    "jvp": cube_jvp,
-}
-
-
-def cube(fw, **members):
-    """x**3 with all rules, in the separate style."""
-    return fw.make("Cube", **CUBE, **members).apply
-
-
-def reverse_cube(fw, **members):
-    """x**3 without a jvp."""
-    rules = {key: x for key, x in CUBE.items() if key != "jvp"}
-    return fw.make("Cube", **rules, **members).apply
-
-
-def old_cube(fw):
-    """x**3 in the combined style."""
-
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return x**3
-
-    return fw.make("OldCube", forward=forward, backward=cube_backward, jvp=cube_jvp)
 
 
 def plain_cube(x):
     return x**3
+
+
+RULE = times(lambda x: 3 * x**2)
+REVERSE = {"forward": plain_cube, "setup_context": saving(), "backward": RULE}
+
+
+def cube(fw, **members):
+    """x**3 with all rules, in the separate style."""
+    return fw.make("Cube", **REVERSE, jvp=RULE, **members).apply
+
+
+def reverse_cube(fw):
+    """x**3 without a jvp."""
+    return fw.make("Cube", **REVERSE).apply
+
+
+def old_cube(fw):
+    """x**3 in the combined style."""
+    forward = saves(plain_cube)
+    return fw.make("OldCube", forward=forward, backward=RULE, jvp=RULE).apply
 
 
 def scalar(fw):
@@ -73,7 +51,7 @@ ONE = jnp.float32(1)
 
 @row("FUNC-01", "superset", "the combined style works in all transformations")
 def func_01(fw):
-    f, t = old_cube(fw).apply, func(fw)
+    f, t = old_cube(fw), func(fw)
     x, one = scalar(fw), fw.array(1.0)
     return {
         "grad": fw.attempt(lambda: fw.call(t.grad(f), x)),
@@ -128,19 +106,15 @@ def tangent(fw, f):
 @row(
     "FUNC-05", "must differ", "without a jvp JAX refuses, with torch's words in a note"
 )
-def func_05(fw):
-    return fw.call(tangent(fw, reverse_cube(fw)), scalar(fw))
-
-
-@func_05.expect
+@raises(
+    TypeError,
+    "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
+    "You must implement the jvp function for custom autograd.Function to use it "
+    "with forward mode AD.",
+    "`Cube` has no jvp",
+)
 def _(fw):
-    return Raises(
-        TypeError,
-        "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
-        "You must implement the jvp function for custom autograd.Function to use it "
-        "with forward mode AD.",
-        "`Cube` has no jvp",
-    )
+    return fw.call(tangent(fw, reverse_cube(fw)), scalar(fw))
 
 
 @row("FUNC-06", "same", "grad of grad")
@@ -155,7 +129,8 @@ def _(fw):
 
 
 @row("FUNC-08", "superset", "gradients of each example, also without a vmap rule")
-def func_08(fw):
+@expect(lambda fw: [jax.vmap(jax.grad(plain_cube))(vector(fw))] * 2)
+def _(fw):
     t = func(fw)
 
     def each(f):
@@ -164,27 +139,23 @@ def func_08(fw):
     return [each(cube(fw, generate_vmap_rule=True)), each(cube(fw))]
 
 
-func_08.expect(lambda fw: [jax.vmap(jax.grad(plain_cube))(vector(fw))] * 2)
-
-
 @row("FUNC-09", "same", "jacrev, which batches backward")
 def _(fw):
     return fw.call(func(fw).jacrev(reverse_cube(fw)), vector(fw))
 
 
 @row("FUNC-10", "superset", "jacfwd, also without a vmap rule")
-def func_10(fw):
+@expect(lambda fw: [jax.jacfwd(plain_cube)(vector(fw))] * 2)
+def _(fw):
     def jacobian(f):
         return fw.attempt(lambda: fw.call(func(fw).jacfwd(f), vector(fw)))
 
     return [jacobian(cube(fw, generate_vmap_rule=True)), jacobian(cube(fw))]
 
 
-func_10.expect(lambda fw: [jax.jacfwd(plain_cube)(vector(fw))] * 2)
-
-
 @row("FUNC-11", "superset", "hessian, also without a vmap rule or a jvp")
-def func_11(fw):
+@expect(lambda fw: [jax.hessian(lambda x: (x**3).sum())(vector(fw))] * 3)
+def _(fw):
     def hessian(f):
         run = func(fw).hessian(lambda x: f(x).sum())
         return fw.attempt(lambda: fw.call(run, vector(fw)))
@@ -196,39 +167,27 @@ def func_11(fw):
     ]
 
 
-func_11.expect(lambda fw: [jax.hessian(lambda x: (x**3).sum())(vector(fw))] * 3)
-
-
 def nested(fw, f, outer, inner):
     t = func(fw)
     run = getattr(t, outer)(getattr(t, inner)(lambda x: f(x).sum()))
     return fw.attempt(lambda: fw.call(run, vector(fw)))
 
 
-ORDERS = [("jacrev", "jacrev"), ("jacfwd", "jacfwd"), ("jacrev", "jacfwd")]
+ORDERS = ["jacrev of jacrev", "jacfwd of jacfwd", "jacrev of jacfwd"]
 
 
 @row("FUNC-12", "superset", "jacfwd of jacfwd is right; torch's is zero")
-def func_12(fw):
-    f = cube(fw, generate_vmap_rule=True)
-    return {
-        f"{outer} of {inner}": nested(fw, f, outer, inner) for outer, inner in ORDERS
-    }
-
-
-@func_12.expect
+@expect(lambda fw: dict.fromkeys(ORDERS, jnp.diag(6 * vector(fw))))
 def _(fw):
-    right = jax.hessian(lambda x: (x**3).sum())(vector(fw))
-    return {f"{outer} of {inner}": right for outer, inner in ORDERS}
+    f = cube(fw, generate_vmap_rule=True)
+    return {order: nested(fw, f, *order.split(" of ")) for order in ORDERS}
 
 
 @row("FUNC-12b", "superset", "jvp of jvp is right; torch's is zero")
-def func_12b(fw):
+@expect(lambda fw: tangent(fw, tangent(fw, plain_cube))(scalar(fw)))
+def _(fw):
     f = cube(fw)
     return fw.call(tangent(fw, tangent(fw, f)), scalar(fw))
-
-
-func_12b.expect(lambda fw: tangent(fw, tangent(fw, plain_cube))(scalar(fw)))
 
 
 @row("FUNC-13", "same", "jvp of grad")
@@ -272,7 +231,7 @@ def double_backward_jvp(f, x, t):
 @row("FUNC-28", "same", "jacobian and hessian of the combined style")
 def func_28(fw):
     functional = fw.torch.autograd.functional
-    f, x = old_cube(fw).apply, vector(fw)
+    f, x = old_cube(fw), vector(fw)
     return [
         functional.jacobian(f, x),
         functional.jacobian(f, x, vectorize=True),
@@ -282,7 +241,7 @@ def func_28(fw):
 
 @func_28.jaxfn
 def _(fw):
-    f, x = old_cube(fw).apply, vector(fw)
+    f, x = old_cube(fw), vector(fw)
 
     def one_by_one(x):
         return jnp.stack([jax.vjp(f, x)[1](e)[0] for e in jnp.eye(2)])
@@ -297,7 +256,7 @@ def _(fw):
 @row("FUNC-29", "same", "one vjp for a batch of cotangents")
 def func_29(fw):
     x = fw.leaf(vector(fw))
-    out = old_cube(fw).apply(x)
+    out = old_cube(fw)(x)
     cts = fw.np.eye(2)
     return fw.torch.autograd.grad(out, [x], cts, is_grads_batched=True)
 
@@ -305,7 +264,7 @@ def func_29(fw):
 @func_29.jaxfn
 def _(fw):
     def run(x, cts):
-        return jax.vmap(jax.vjp(old_cube(fw).apply, x)[1])(cts)
+        return jax.vmap(jax.vjp(old_cube(fw), x)[1])(cts)
 
     return fw.call(run, vector(fw), jnp.eye(2))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from .core import EAGER, Raises, row
+from tests.build import nothing
+
+from .core import EAGER, Raises, expect, raises, row
 from .rows_g import scalar
+from .rules import times
 from .transforms import func
-
-
-def nothing(ctx, inputs, output): ...
 
 
 def gradient(fw, f, x=None):
@@ -18,7 +18,8 @@ def gradient(fw, f, x=None):
 
 
 @row("FUNC-17", "must differ", "a context has one class in all transformations")
-def func_17(fw):
+@expect(lambda fw: ["FooBackward"])
+def _(fw):
     names = set()
 
     def setup_context(ctx, inputs, output):
@@ -34,11 +35,9 @@ def func_17(fw):
     return sorted(names)
 
 
-func_17.expect(lambda fw: ["FooBackward"])
-
-
 @row("FUNC-18", "must differ", "forward and backward are traced once", modes=EAGER)
-def func_18(fw):
+@expect(lambda fw: ["forward", "setup_context", "backward", "backward"])
+def _(fw):
     calls = []
 
     def note(name, rule):
@@ -57,15 +56,9 @@ def func_18(fw):
     return calls
 
 
-@func_18.expect
-def _(fw):
-    # backward once for the gradient, and once, transposed, for the derivative of the
-    # output, which an outer derivative may ask for
-    return ["forward", "setup_context", "backward", "backward"]
-
-
 @row("FUNC-20", "must differ", "needs_input_grad says what jvp differentiates")
-def func_20(fw):
+@expect(lambda fw: [(jnp.float32(4), jnp.float32(2)), [(True, False)]])
+def _(fw):
     seen = []
 
     def setup_context(ctx, inputs, output):
@@ -84,9 +77,6 @@ def func_20(fw):
     return [fw.call(run, scalar(fw)), sorted(set(seen))]
 
 
-func_20.expect(lambda fw: [(jnp.float32(4), jnp.float32(2)), [(True, False)]])
-
-
 @row("FUNC-21", "same", "an array from outside may be saved")
 def _(fw):
     k = fw.array(5.0)
@@ -94,16 +84,18 @@ def _(fw):
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(k)
 
-    def backward(ctx, g):
-        (k,) = ctx.saved_tensors
-        return k * g
-
-    f = fw.make(forward=lambda x: k * x, setup_context=setup_context, backward=backward)
+    rule = times(lambda k: k)
+    f = fw.make(forward=lambda x: k * x, setup_context=setup_context, backward=rule)
     return gradient(fw, f.apply)
 
 
 @row("FUNC-22", "superset", "differentiating what forward closes over is refused")
-def func_22(fw):
+@raises(
+    RuntimeError,
+    "`MyF` used a traced value that was not passed to apply",
+    "Pass it to apply",
+)
+def _(fw):
     x = scalar(fw)
 
     def run(w):
@@ -115,15 +107,6 @@ def func_22(fw):
         return f.apply(x)
 
     return gradient(fw, run)
-
-
-@func_22.expect
-def _(fw):
-    return Raises(
-        RuntimeError,
-        "`MyF` used a traced value that was not passed to apply",
-        "Pass it to apply",
-    )
 
 
 @row("FUNC-23", "same", "a static output under grad")
@@ -182,26 +165,21 @@ def _(fw):
 
 
 @row("FUNC-26", "must differ", "a consumed input under grad: only marked, not changed")
-def func_26(fw):
+@expect(
+    lambda fw: dict.fromkeys(("a copy", "the argument itself"), jnp.exp(jnp.float32(2)))
+)
+def _(fw):
     def setup_context(ctx, inputs, output):
         ctx.mark_dirty(*inputs)
         ctx.save_for_backward(output)
 
-    def backward(ctx, g):
-        (out,) = ctx.saved_tensors
-        return out * g
-
     forward = (lambda x: x.exp_()) if fw.name == "torch" else jnp.exp
-    f = fw.make(forward=forward, setup_context=setup_context, backward=backward)
+    rule = times(lambda out: out)
+    f = fw.make(forward=forward, setup_context=setup_context, backward=rule)
     return {
         "a copy": gradient(fw, lambda x: f.apply(1 * x)),
         "the argument itself": fw.attempt(lambda: gradient(fw, f.apply)),
     }
-
-
-@func_26.expect
-def _(fw):
-    return dict.fromkeys(("a copy", "the argument itself"), jnp.exp(jnp.float32(2)))
 
 
 @row("FUNC-30", "same", "None as an output")
@@ -219,7 +197,8 @@ def _(fw):
 
 
 @row("FUNC-31", "superset", "a list that forward returns has gradients")
-def func_31(fw):
+@expect(lambda fw: jnp.float32(5))
+def _(fw):
     f = fw.make(
         forward=lambda x: [2 * x, 3 * x],
         setup_context=nothing,
@@ -228,11 +207,9 @@ def func_31(fw):
     return gradient(fw, lambda x: sum(f.apply(x)))
 
 
-func_31.expect(lambda fw: jnp.float32(5))
-
-
 @row("FUNC-32", "superset", "arrays in a list that is an argument have gradients")
-def func_32(fw):
+@expect(lambda fw: jnp.float32(2))
+def _(fw):
     f = fw.make(
         forward=lambda xs: 2 * xs[0],
         setup_context=nothing,
@@ -240,9 +217,6 @@ def func_32(fw):
         backward=lambda ctx, g: None if fw.name == "torch" else [2 * g],
     )
     return gradient(fw, lambda x: f.apply([x]))
-
-
-func_32.expect(lambda fw: jnp.float32(2))
 
 
 @row("FUNC-33", "same", "an input kept as an attribute of ctx")
@@ -260,7 +234,13 @@ def _(fw):
 
 
 @row("FUNC-36", "must differ", "vjp of two outputs; JAX checks the cotangents itself")
-def func_36(fw):
+@expect(
+    lambda fw: {
+        "pair": (jnp.float32(32),),
+        "one": Raises(ValueError, "must match the pytree"),
+    }
+)
+def _(fw):
     f = fw.make(
         forward=lambda x: (2 * x, 3 * x),
         setup_context=nothing,
@@ -274,12 +254,4 @@ def func_36(fw):
     return {
         "pair": fw.call(lambda x: pull(x, (one, ten)), scalar(fw)),
         "one": fw.attempt(lambda: fw.call(lambda x: pull(x, one), scalar(fw))),
-    }
-
-
-@func_36.expect
-def _(fw):
-    return {
-        "pair": (jnp.float32(32),),
-        "one": Raises(ValueError, "must match the pytree"),
     }

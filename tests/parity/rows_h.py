@@ -7,7 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .core import EAGER, Raises, row
+from tests.build import nothing
+
+from .core import EAGER, Raises, expect, raises, row, says
 from .transforms import func
 
 
@@ -16,9 +18,6 @@ class VmapInfo(NamedTuple):
 
     batch_size: int
     randomness: str
-
-
-def nothing(ctx, inputs, output): ...
 
 
 def matrix(fw):
@@ -42,19 +41,13 @@ def each(fw, *rules):
 
 
 @row("VMAP-01", "superset", "without a rule, JAX batches forward")
-def vmap_01(fw):
+@expect(lambda fw: 2 * matrix(fw))
+def _(fw):
     return fw.call(func(fw).vmap(doubling(fw)), matrix(fw))
 
 
-vmap_01.expect(lambda fw: 2 * matrix(fw))
-
-
-@row(
-    "VMAP-02",
-    "same",
-    "a rule and generate_vmap_rule exclude each other",
-    says=("(`MyF.vmap` is at ", "rows_h.py:"),
-)
+@row("VMAP-02", "same", "a rule and generate_vmap_rule exclude each other")
+@says("(`MyF.vmap` is at ", "rows_h.py:")
 def _(fw):
     f = doubling(fw, generate_vmap_rule=True, vmap=lambda info, in_dims, x: (x, 0))
     return fw.call(func(fw).vmap(f), matrix(fw))
@@ -66,20 +59,7 @@ def _(fw):
 
 
 @row("VMAP-04", "must differ", "info.randomness is always error", modes=EAGER)
-def vmap_04(fw):
-    seen = []
-
-    def rule(info, in_dims, x):
-        seen.append(info)
-        return 2 * x, in_dims[0]
-
-    f = doubling(fw, vmap=rule)
-    for randomness in ("error", "different", "same"):
-        fw.torch.func.vmap(f, randomness=randomness)(matrix(fw))
-    return seen
-
-
-@vmap_04.jaxfn
+@expect(lambda fw: [VmapInfo(2, "error")] * 3)
 def _(fw):
     seen = []
 
@@ -88,17 +68,25 @@ def _(fw):
         return 2 * x, in_dims[0]
 
     f = doubling(fw, vmap=rule)
-    jax.vmap(f)(matrix(fw))
-    jax.jit(jax.vmap(f))(matrix(fw))
-    jax.lax.map(jax.vmap(f), jnp.ones((4, 2, 3)))
+    if fw.name == "torch":
+        for randomness in ("error", "different", "same"):
+            fw.torch.func.vmap(f, randomness=randomness)(matrix(fw))
+    else:
+        jax.vmap(f)(matrix(fw))
+        jax.jit(jax.vmap(f))(matrix(fw))
+        jax.lax.map(jax.vmap(f), jnp.ones((4, 2, 3)))
     return seen
 
 
-vmap_04.expect(lambda fw: [VmapInfo(2, "error")] * 3)
-
-
 @row("VMAP-05", "must differ", "the batch axis is always the first", modes=EAGER)
-def vmap_05(fw):
+@expect(
+    lambda fw: [
+        ((0, None, None), (3, 2), (5,), 7),
+        ((0, 0, None), (2, 3), (2, 5), 7),
+        ((None, 0, None), (2, 3), (2, 5), 7),
+    ]
+)
+def _(fw):
     seen = []
 
     def rule(info, in_dims, x, y, k):
@@ -113,15 +101,6 @@ def vmap_05(fw):
     return seen
 
 
-@vmap_05.expect
-def _(fw):
-    return [
-        ((0, None, None), (3, 2), (5,), 7),
-        ((0, 0, None), (2, 3), (2, 5), 7),
-        ((None, 0, None), (2, 3), (2, 5), 7),
-    ]
-
-
 @row("VMAP-07", "same", "the rule gets whole batches", modes=EAGER)
 def _(fw):
     shapes = []
@@ -133,12 +112,8 @@ def _(fw):
     return [batched(fw, rule), shapes]
 
 
-@row(
-    "VMAP-08",
-    "same",
-    "the rule returns a pair",
-    says=("Got a <class 'jax", "Got 3 returns", "Got a <class 'list'>", "`MyF.vmap`"),
-)
+@row("VMAP-08", "same", "the rule returns a pair")
+@says("Got a <class 'jax", "Got 3 returns", "Got a <class 'list'>", "`MyF.vmap`")
 def _(fw):
     return each(
         fw,
@@ -150,12 +125,8 @@ def _(fw):
     )
 
 
-@row(
-    "VMAP-09",
-    "same",
-    "out_dims fits the output",
-    says=("Expected out_dims=(0,) to be compatible with the structure of `output`",),
-)
+@row("VMAP-09", "same", "out_dims fits the output")
+@says("Expected out_dims=(0,) to be compatible with the structure of `output`")
 def _(fw):
     return each(
         fw,
@@ -181,7 +152,8 @@ def _(fw):
 
 
 @row("VMAP-12", "superset", "None as an output")
-def vmap_12(fw):
+@expect(lambda fw: {"used": 2 * matrix(fw), "returned": (2 * matrix(fw), None)})
+def _(fw):
     def rule(info, in_dims, x):
         return (2 * x, None), (0, None)
 
@@ -191,9 +163,6 @@ def vmap_12(fw):
         "used": fw.call(vmap(lambda x: f(x)[0]), matrix(fw)),
         "returned": fw.attempt(lambda: fw.call(vmap(f), matrix(fw))),
     }
-
-
-vmap_12.expect(lambda fw: {"used": 2 * matrix(fw), "returned": (2 * matrix(fw), None)})
 
 
 @row("VMAP-15", "same", "an out_dim out of range")
@@ -206,7 +175,8 @@ def _(fw):
 
 
 @row("VMAP-16", "superset", "a batch of the wrong size is refused")
-def vmap_16(fw):
+@expect(lambda fw: [wrong_size(0, 1), wrong_size(1, 3), wrong_size(0, 4)])
+def _(fw):
     return each(
         fw,
         lambda info, in_dims, x: (x[:1], 0),
@@ -215,20 +185,14 @@ def vmap_16(fw):
     )
 
 
-@vmap_16.expect
-def _(fw):
-    def wrong(dim, got):
-        return Raises(
-            ValueError,
-            "`MyF.vmap` returned a batch of the wrong size for output array 0",
-            f"expected 2 at dim {dim}, got {got}",
-        )
-
-    return [wrong(0, 1), wrong(1, 3), wrong(0, 4)]
+def wrong_size(dim, got):
+    text = "`MyF.vmap` returned a batch of the wrong size for output array 0"
+    return Raises(ValueError, text, f"expected 2 at dim {dim}, got {got}")
 
 
 @row("VMAP-17", "must differ", "an out_dim that is no int gets words of its own")
-def vmap_17(fw):
+@expect(lambda fw: [bad_dims("'a' of type str"), bad_dims("0.0 of type float")])
+def _(fw):
     return each(
         fw,
         lambda info, in_dims, x: (2 * x, "a"),
@@ -236,13 +200,9 @@ def vmap_17(fw):
     )
 
 
-@vmap_17.expect
-def _(fw):
-    def wrong(got):
-        text = "`MyF.vmap` returned a bad out_dims for output array 0"
-        return Raises(TypeError, text, "expected an int or None", f"got {got}")
-
-    return [wrong("'a' of type str"), wrong("0.0 of type float")]
+def bad_dims(got):
+    text = "`MyF.vmap` returned a bad out_dims for output array 0"
+    return Raises(TypeError, text, "expected an int or None", f"got {got}")
 
 
 @row("VMAP-18", "same", "the rule is not called where nothing is batched")
@@ -264,15 +224,11 @@ def _(fw):
 
 
 @row("VMAP-20", "must differ", "out_dims None for a batched input is refused")
-def vmap_20(fw):
+@raises(
+    ValueError,
+    "`MyF.vmap` returned other values than forward for output array 0",
+    "expected f32[3] for each example, got f32[2,3]",
+)
+def _(fw):
     # torch knows the input by its identity, and ignores out_dims
     return batched(fw, lambda info, in_dims, x: (x, None), lambda x: 1 * x)
-
-
-@vmap_20.expect
-def _(fw):
-    return Raises(
-        ValueError,
-        "`MyF.vmap` returned other values than forward for output array 0",
-        "expected f32[3] for each example, got f32[2,3]",
-    )

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .core import EAGER, Raises, row
-from .rows_h import doubling, matrix, nothing
+from tests.build import nothing, saving
+
+from .core import EAGER, expect, raises, row
+from .rows_h import doubling, matrix
 from .transforms import func
 
 
@@ -60,9 +62,6 @@ def _(fw):
 def _(fw):
     dims, shapes = [], []
 
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
     def backward(ctx, g):
         shapes.append(tuple(g.shape))
         x, k = ctx.saved_tensors
@@ -74,7 +73,7 @@ def _(fw):
 
     f = fw.make(
         forward=lambda x, k: k * x * x / 2,
-        setup_context=setup_context,
+        setup_context=saving(),
         backward=backward,
         vmap=rule,
     ).apply
@@ -87,16 +86,14 @@ def _(fw):
 
 
 @row("VMAP-24", "must differ", "both orders use the class's backward")
-def vmap_24(fw):
+@expect(
+    lambda fw: dict.fromkeys(("vmap of grad", "grad of vmap"), jnp.full((2, 3), 100.0))
+)
+def _(fw):
     f = doubling(
         fw, backward=lambda ctx, g: 100 * g, vmap=lambda info, in_dims, x: (5 * x, 0)
     )
     return orders(fw, f)
-
-
-@vmap_24.expect
-def _(fw):
-    return dict.fromkeys(("vmap of grad", "grad of vmap"), jnp.full((2, 3), 100.0))
 
 
 @row("VMAP-25", "same", "a generated rule shows one example", modes=EAGER)
@@ -125,17 +122,13 @@ def _(fw):
 
 
 @row("VMAP-27", "must differ", "NumPy in a batched forward is refused in JAX's words")
-def vmap_27(fw):
+@raises(TypeError, "method __array__() was called on traced array")
+def _(fw):
     def forward(x):
         return fw.array(2 * (x.numpy() if fw.name == "torch" else np.asarray(x)))
 
     f = fw.make(forward=forward, setup_context=nothing, generate_vmap_rule=True)
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
-
-
-@vmap_27.expect
-def _(fw):
-    return Raises(TypeError, "method __array__() was called on traced array")
 
 
 @row("VMAP-29", "same", "a generated rule with None, marks and no zeros")
@@ -168,7 +161,8 @@ def _(fw):
 
 
 @row("VMAP-31", "must differ", "ctx has one class, batched or not", modes=EAGER)
-def vmap_31(fw):
+@expect(lambda fw: ["MyFBackward"])
+def _(fw):
     names = []
 
     def setup_context(ctx, inputs, output):
@@ -188,20 +182,15 @@ def vmap_31(fw):
     return sorted(set(names))
 
 
-vmap_31.expect(lambda fw: ["MyFBackward"])
-
-
 @row("VMAP-32", "superset", "a list as the output of a batched forward")
-def vmap_32(fw):
+@expect(lambda fw: [2 * matrix(fw), 3 * matrix(fw)])
+def _(fw):
     f = fw.make(
         forward=lambda x: [2 * x, 3 * x],
         setup_context=nothing,
         generate_vmap_rule=True,
     )
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
-
-
-vmap_32.expect(lambda fw: [2 * matrix(fw), 3 * matrix(fw)])
 
 
 @row("VMAP-33", "same", "a tuple of one output")
@@ -217,12 +206,9 @@ def _(fw):
     def exp(x):
         return x.exp_() if fw.name == "torch" else jnp.exp(x)
 
-    def setup_context(ctx, inputs, output):
-        ctx.mark_dirty(*inputs)
-
     f = fw.make(
         forward=exp,
-        setup_context=setup_context,
+        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(*inputs),
         vmap=lambda info, in_dims, x: (exp(x), in_dims[0]),
     )
     return fw.call(func(fw).vmap(f.apply), matrix(fw))

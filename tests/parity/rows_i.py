@@ -5,7 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from .core import Raises, Warns, row
+from tests.build import in_style, saving
+
+from .core import Raises, Warns, expect, raises, row
+from .rules import saves, times
 from .transforms import func
 
 TWICE = (
@@ -20,23 +23,9 @@ def three(fw):
 
 def square(fw, style="combined"):
     """x * x, once differentiable."""
-
-    def combined(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @fw.once_differentiable
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return 2 * x * g
-
-    if style == "combined":
-        return fw.make(forward=combined, backward=backward).apply
-    return fw.make(
-        forward=lambda x: x * x,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-        backward=backward,
-    ).apply
+    rules = in_style(style, lambda x: x * x, saving())
+    backward = fw.once_differentiable(times(lambda x: 2 * x))
+    return fw.make(**rules, backward=backward).apply
 
 
 def once(fw, rule, forward=lambda ctx, x: 2 * x):
@@ -66,11 +55,9 @@ def _(fw):
 
 
 @row("OD-03", "must differ", "also where the cotangent is a constant")
-def od_03(fw):
+@expect(lambda fw: REFUSED)
+def _(fw):
     return fw.grad2(lambda x: square(fw)(x).sum(), three(fw))
-
-
-od_03.expect(lambda fw: REFUSED)
 
 
 def in_a_product(fw):
@@ -79,11 +66,9 @@ def in_a_product(fw):
 
 
 @row("OD-04", "superset", "in a product: where torch gives 6 for 18, it is refused")
-def od_04(fw):
+@expect(lambda fw: REFUSED)
+def _(fw):
     return fw.grad2(in_a_product(fw), three(fw))
-
-
-od_04.expect(lambda fw: REFUSED)
 
 
 @row("OD-04b", "same", "in a product, for all leaves")
@@ -97,6 +82,7 @@ od_04b.jaxfn(lambda fw: fw.grad2(in_a_product(fw), three(fw)))
 
 
 @row("OD-04c", "superset", "a gradient penalty is refused, whoever asks")
+@expect(lambda fw: dict.fromkeys(("backward", "by w", "by x"), REFUSED))
 def od_04c(fw):
     f, x, w = square(fw), fw.leaf(three(fw)), fw.leaf(fw.array([5.0]))
     grad = fw.torch.autograd.grad
@@ -127,83 +113,41 @@ def _(fw):
     return {"backward": by((0, 1)), "by w": by(1), "by x": by(0)}
 
 
-od_04c.expect(lambda fw: dict.fromkeys(("backward", "by w", "by x"), REFUSED))
-
-
 @row("OD-05", "superset", "in a sum: where torch gives 18 for 20, it is refused")
-def od_05(fw):
+@expect(lambda fw: REFUSED)
+def _(fw):
     f = square(fw)
     return fw.grad2(lambda x: f(x) + x**3, three(fw))
 
 
-od_05.expect(lambda fw: REFUSED)
-
-
 @row("OD-07", "must differ", "None as the gradient is zero, with a warning")
-def od_07(fw):
+@expect(lambda fw: Warns([jnp.zeros(1)], UserWarning, "`MyF.backward` returned None"))
+def _(fw):
     return fw.grad(once(fw, lambda ctx, g: None), three(fw))
 
 
-@od_07.expect
-def _(fw):
-    return Warns([jnp.zeros(1)], UserWarning, "`MyF.backward` returned None")
-
-
 @row("OD-08", "must differ", "a list of gradients is refused in clear words")
-def od_08(fw):
+@raises(RuntimeError, "expected Variable or None (got list)", "`MyF.backward`")
+def _(fw):
     return twice(fw, once(fw, lambda ctx, g: [g]), three(fw))
 
 
-@od_08.expect
-def _(fw):
-    return Raises(
-        RuntimeError, "expected Variable or None (got list)", "`MyF.backward`"
-    )
-
-
 @row("OD-09", "must differ", "so is a Python number")
-def od_09(fw):
-    return twice(fw, once(fw, lambda ctx, g: 1.0), three(fw))
-
-
-@od_09.expect
+@raises(RuntimeError, "expected Variable or None (got float)", "`MyF.backward`")
 def _(fw):
-    return Raises(
-        RuntimeError, "expected Variable or None (got float)", "`MyF.backward`"
-    )
+    return twice(fw, once(fw, lambda ctx, g: 1.0), three(fw))
 
 
 @row("OD-10", "same", "the mark stands above or below staticmethod")
 def _(fw):
-    class Above(fw.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x
-
-        @fw.once_differentiable
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 2 * x * g
-
-    class Below(Above):
-        @staticmethod
-        @fw.once_differentiable
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 2 * x * g
-
-    x = three(fw)
-    return [
-        fw.grad(Above.apply, x),
-        fw.grad(Below.apply, x),
-        *[says_twice(fw, lambda f=f: twice(fw, f.apply, x)) for f in (Above, Below)],
+    rule, x = times(lambda x: 2 * x), three(fw)
+    orders = [
+        fw.once_differentiable(staticmethod(rule)),
+        staticmethod(fw.once_differentiable(rule)),
     ]
-
-
-def says_twice(fw, f):
-    return TWICE in repr(fw.attempt(f))
+    fs = [fw.make(forward=saves(lambda x: x * x), backward=b).apply for b in orders]
+    refused = [TWICE in repr(fw.attempt(lambda f=f: twice(fw, f, x))) for f in fs]
+    return [*[fw.grad(f, x) for f in fs], *refused]
 
 
 @row("OD-12", "same", "the marked rule takes keywords", own_words=True)
@@ -216,7 +160,10 @@ def _(fw):
 
 
 @row("OD-13", "superset", "the second derivative by transformations is refused")
-def od_13(fw):
+@expect(
+    lambda fw: {"grad": jnp.float32(6), "grad of grad": REFUSED, "jvp of grad": REFUSED}
+)
+def _(fw):
     f, t = square(fw, "separate"), func(fw)
     x, gradient = fw.array(3.0), t.grad(f)
 
@@ -228,11 +175,6 @@ def od_13(fw):
         "grad of grad": fw.attempt(lambda: fw.call(t.grad(gradient), x)),
         "jvp of grad": fw.attempt(lambda: fw.call(tangent, x)),
     }
-
-
-@od_13.expect
-def _(fw):
-    return {"grad": jnp.float32(6), "grad of grad": REFUSED, "jvp of grad": REFUSED}
 
 
 @row("OD-16", "same", "a marked jvp is a jvp")

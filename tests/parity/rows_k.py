@@ -8,8 +8,9 @@ import warnings
 import jax.numpy as jnp
 
 import jaxfn
+from tests.build import nothing
 
-from .core import EAGER, Raises, row
+from .core import EAGER, Raises, expect, row
 from .transforms import func
 
 
@@ -33,9 +34,7 @@ def _(fw):
 
 @row("BC-02", "same", "apply of a context made by hand calls backward")
 def _(fw):
-    f = fw.make(
-        forward=lambda ctx, x, k: k * x, backward=lambda ctx, g: (ctx.k * g, None)
-    )
+    f = fw.make(backward=lambda ctx, g: (ctx.k * g, None))
 
     def run(g):
         ctx = f._backward_cls()
@@ -76,7 +75,13 @@ def _(fw):
 
 
 @row("BC-05", "superset", "a context made by hand remembers what is saved in it")
-def bc_05(fw):
+@expect(
+    lambda fw: {
+        key: [[ten(fw), None], [ten(fw), None], "MyFBackward"]
+        for key in ("backward", "jvp")
+    }
+)
+def _(fw):
     def by_hand(save, rule):
         f = fw.make(
             forward=lambda ctx, x: x,
@@ -91,13 +96,6 @@ def bc_05(fw):
         "backward": by_hand("save_for_backward", "apply"),
         "jvp": by_hand("save_for_forward", "apply_jvp"),
     }
-
-
-@bc_05.expect
-def _(fw):
-    saved = [ten(fw), None]
-    found = [saved, saved, "MyFBackward"]
-    return {"backward": found, "jvp": found}
 
 
 @row("BC-06", "same", "what a context can do")
@@ -155,7 +153,15 @@ def dropout(fw):
 
 
 @row("BC-10", "must differ", "in place: a new array, and the old one is consumed")
-def bc_10(fw):
+@expect(
+    lambda fw: {
+        "gradients": [[jnp.float32([0, 2])]] * 2,
+        "result": jnp.float32([0, 8]),
+        "argument": Raises(RuntimeError, "Array has been deleted"),
+        "kept": jnp.float32([3, 4]),
+    }
+)
+def _(fw):
     f = dropout(fw)
     x, kept = fw.array([3.0, 4.0]), fw.array([3.0, 4.0])
     gradients = [
@@ -169,16 +175,6 @@ def bc_10(fw):
         "result": out,
         "argument": fw.attempt(lambda: x + 0),
         "kept": kept,
-    }
-
-
-@bc_10.expect
-def _(fw):
-    return {
-        "gradients": [[jnp.float32([0, 2])]] * 2,
-        "result": jnp.float32([0, 8]),
-        "argument": Raises(RuntimeError, "Array has been deleted"),
-        "kept": jnp.float32([3, 4]),
     }
 
 
@@ -200,25 +196,20 @@ def _(fw):
 
 
 @row("BC-23", "must differ", "an instance of a Function is no context", modes=EAGER)
-def bc_23(fw):
+@expect(lambda fw: {name: Raises(AttributeError, "MyF", name) for name in OF_CONTEXTS})
+def _(fw):
     with quiet():
         made = fw.make(forward=lambda ctx, x: x)()
-    names = ("saved_tensors", "needs_input_grad", "next_functions", "metadata")
-    return {name: fw.attempt(lambda name=name: getattr(made, name)) for name in names}
+    return {n: fw.attempt(lambda n=n: getattr(made, n)) for n in OF_CONTEXTS}
 
 
-@bc_23.expect
-def _(fw):
-    names = ("saved_tensors", "needs_input_grad", "next_functions", "metadata")
-    return {name: Raises(AttributeError, "MyF", name) for name in names}
+OF_CONTEXTS = ("saved_tensors", "needs_input_grad", "next_functions", "metadata")
 
 
 @row("BC-24", "must differ", "saved_tensors is a property")
-def bc_24(fw):
+@expect(lambda fw: "property")
+def _(fw):
     return type(fw.BackwardCFunction.saved_tensors).__name__
-
-
-bc_24.expect(lambda fw: "property")
 
 
 @row("BC-26", "same", "one Function under all its names")
@@ -237,11 +228,12 @@ def _(fw):
 
 
 @row("BC-27", "superset", "_SingleLevelFunction works in all transformations")
-def bc_27(fw):
+@expect(lambda fw: [2 * ten(fw), jnp.float32([3])])
+def _(fw):
     f = fw.make(
         base=fw.function._SingleLevelFunction,
         forward=lambda x: 2 * x,
-        setup_context=lambda ctx, inputs, output: None,
+        setup_context=nothing,
         backward=lambda ctx, g: 3 * g,
     ).apply
     return [
@@ -250,23 +242,14 @@ def bc_27(fw):
     ]
 
 
-bc_27.expect(lambda fw: [2 * ten(fw), jnp.float32([3])])
-
-
 @row("BC-28", "must differ", "leftovers of old interfaces are gone")
-def bc_28(fw):
-    names = (
-        *("_do_forward", "_do_backward", "_register_hook", "retain_variables"),
-        *("is_traceable", "previous_functions", "_get_next_functions"),
-        "mark_shared_storage",
-    )
+@expect(lambda fw: {**dict.fromkeys(LEFTOVERS, False), "mark_shared_storage": True})
+def _(fw):
+    names = (*LEFTOVERS, "mark_shared_storage")
     return {name: hasattr(fw.Function, name) for name in names}
 
 
-@bc_28.expect
-def _(fw):
-    names = (
-        *("_do_forward", "_do_backward", "_register_hook", "retain_variables"),
-        *("is_traceable", "previous_functions", "_get_next_functions"),
-    )
-    return {**dict.fromkeys(names, False), "mark_shared_storage": True}
+LEFTOVERS = (
+    *("_do_forward", "_do_backward", "_register_hook", "retain_variables"),
+    *("is_traceable", "previous_functions", "_get_next_functions"),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from .core import row
+from .core import expect, row
 from .rows_k import quiet
 
 
@@ -45,38 +45,32 @@ def nested(fw, f):
 
 
 @row("BC-13", "superset", "an instance can be called, with its attributes")
-def bc_13(fw):
+@expect(lambda fw: plain_nested(10))
+def _(fw):
     with quiet():
         made = nest(fw)(5)
         return nested(fw, made)
 
 
-@bc_13.expect
-def _(fw):
-    a, b = arrays(fw)
-    return [(10 * a, [3 * b]), [jnp.float32([10]), jnp.float32([20])]]
-
-
 @row("BC-14", "superset", "so can apply")
-def bc_14(fw):
+@expect(lambda fw: plain_nested(2))
+def _(fw):
     return nested(fw, nest(fw).apply)
 
 
-@bc_14.expect
-def _(fw):
-    a, b = arrays(fw)
-    return [(2 * a, [3 * b]), [jnp.float32([10]), jnp.float32([20])]]
+def plain_nested(first):
+    """That of Nest, whose value has this for its first part."""
+    one = jnp.ones(1)
+    return [(first * one, [6 * one]), [10 * one, 20 * one]]
 
 
 @row("BC-15", "same", "outputs and gradients are flattened in order")
 def bc_15(fw):
     a, b = arrays(fw)
-    with quiet():
-        made = nest(fw)()
-    made._nested_input = (a, [b])
-    flat = made.forward()
-    out = made._nested_output
-    return {"flat": list(flat), "nested": out, "gradients": list(made.backward(a, b))}
+    n = made(fw)
+    n._nested_input = (a, [b])
+    flat, out = n.forward(), n._nested_output
+    return {"flat": list(flat), "nested": out, "gradients": list(n.backward(a, b))}
 
 
 @bc_15.jaxfn
@@ -94,12 +88,9 @@ def _(fw):
 
 @row("BC-18", "same", "only arrays and None are nested")
 def bc_18(fw):
-    def save(value):
-        with quiet():
-            made = nest(fw)()
-        made.save_for_backward(value)
-
-    return [fw.attempt(lambda x=x: save(x)) for x in (3, "a", [1.0])]
+    return [
+        fw.attempt(lambda x=x: made(fw).save_for_backward(x)) for x in (3, "a", [1.0])
+    ]
 
 
 @bc_18.jaxfn
@@ -128,6 +119,7 @@ def _(fw):
 
 
 @row("BC-22", "must differ", "None among the gradients is a zero gradient")
+@expect(lambda fw: [jnp.float32([x]) for x in (2, 0, 0, 3)])
 def bc_22(fw):
     a, b = arrays(fw)
     return list(fw.function._iter_None_tensors((a, None, [None, b])))
@@ -148,12 +140,6 @@ def _(fw):
     return fw.grad(run, *arrays(fw), *arrays(fw))
 
 
-@bc_22.expect
-def _(fw):
-    zero = jnp.zeros(1)
-    return [zero + 2, zero, zero, zero + 3]
-
-
 def made(fw):
     """An instance, which is its own context."""
     with quiet():
@@ -170,16 +156,16 @@ def _(fw):
 
 
 @row("BC-30", "superset", "and gives the containers back")
-def bc_30(fw):
-    n, (a, b) = made(fw), arrays(fw)
-    n.save_for_backward([a, (b, None)], {"k": a})
+@expect(lambda fw: containers(fw))
+def _(fw):
+    n = made(fw)
+    n.save_for_backward(*containers(fw))
     return n.saved_tensors
 
 
-@bc_30.expect
-def _(fw):
+def containers(fw):
     a, b = arrays(fw)
-    return ([a, (b, None)], {"k": a})
+    return [a, (b, None)], {"k": a}
 
 
 @row("BC-31", "same", "it has nothing to give back before", own_words=True)

@@ -7,7 +7,11 @@ import inspect
 
 import jax.numpy as jnp
 
-from .core import Raises, row
+from tests.build import nothing, saving
+
+from .core import Raises, expect, row, says
+from .rows_i import TWICE
+from .rules import forward_mode, saves
 
 X = [1.0, 2.0]
 
@@ -22,12 +26,8 @@ def reading(fw, times, **members):
             ctx.saved_tensors  # noqa: B018
         return 2 * g * ctx.saved_tensors[0]
 
-    return fw.make(
-        forward=lambda x: x**2,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-        backward=backward,
-        **members,
-    ).apply
+    rules = {"forward": lambda x: x**2, "setup_context": saving(), "backward": backward}
+    return fw.make(**rules, **members).apply
 
 
 @row("NEW-01", "same", "clear_saved_tensors_on_access: one read, and no second")
@@ -40,45 +40,33 @@ def _(fw):
 
 
 @row("NEW-02", "must differ", "the one read is for each run of backward")
-def new_02(fw):
+@expect(lambda fw: [2 * jnp.array(X)] * 2)
+def _(fw):
     f = reading(fw, 1, clear_saved_tensors_on_access=True)
     return fw.pull_twice(f, fw.array(X), retain=True)
 
 
-new_02.expect(lambda fw: [2 * jnp.array(X)] * 2)
-
-
-@row(
-    "NEW-03",
-    "same",
-    "clear_saved_tensors_on_access is a bool",
-    says=("Set `MyF.clear_saved_tensors_on_access`",),
-)
+@row("NEW-03", "same", "clear_saved_tensors_on_access is a bool")
+@says("Set `MyF.clear_saved_tensors_on_access`")
 def _(fw):
     return fw.grad(reading(fw, 1, clear_saved_tensors_on_access=1), fw.array(X))
 
 
 @row("NEW-04", "same", "jvp may read as often as it likes")
 def _(fw):
-    def forward(ctx, x):
-        ctx.save_for_forward(x)
-        return x**2
-
     def jvp(ctx, t):
         return ctx.saved_tensors[0] * t + ctx.saved_tensors[0] * t
 
-    f = fw.make(forward=forward, jvp=jvp, clear_saved_tensors_on_access=True).apply
-    x = fw.array(X)
-    return fw.jvp(f, [x], [fw.np.ones_like(x)])
+    forward = saves(lambda x: x**2)
+    f = fw.make(forward=forward, jvp=jvp, clear_saved_tensors_on_access=True)
+    return forward_mode(fw, f.apply)
 
 
 @row("NEW-05", "must differ", "the flag counts under every transformation")
-def new_05(fw):
+@expect(lambda fw: Raises(RuntimeError, ONCE, "`MyF.backward`"))
+def _(fw):
     f = reading(fw, 2, clear_saved_tensors_on_access=True)
     return fw.func_grad(f, fw.array(X))
-
-
-new_05.expect(lambda fw: Raises(RuntimeError, ONCE, "`MyF.backward`"))
 
 
 def boxed(fw, seen, rule=None, **members):
@@ -91,7 +79,7 @@ def boxed(fw, seen, rule=None, **members):
 
     return fw.make(
         forward=lambda x: (1 * x, 1 * x),
-        setup_context=lambda ctx, inputs, output: None,
+        setup_context=nothing,
         backward=(rule or (lambda f: f))(backward),
         **{"boxed_grads_call": True, **members},
     ).apply
@@ -103,24 +91,22 @@ def _(fw):
     return [fw.grad(boxed(fw, seen), fw.array(X)), seen]
 
 
-@row(
-    "NEW-07", "same", "boxed_grads_call is a bool", says=("Set `MyF.boxed_grads_call`",)
-)
+@row("NEW-07", "same", "boxed_grads_call is a bool")
+@says("Set `MyF.boxed_grads_call`")
 def _(fw):
     return fw.grad(boxed(fw, [], boxed_grads_call=1), fw.array(X))
 
 
 @row("NEW-09", "must differ", "boxed_grads_call counts under every transformation")
-def new_09(fw):
+@expect(lambda fw: [[jnp.full(2, 5.0)], [(1, True)]])
+def _(fw):
     seen = []
     return [fw.func_grad(boxed(fw, seen), fw.array(X)), seen]
 
 
-new_09.expect(lambda fw: [[jnp.full(2, 5.0)], [(1, True)]])
-
-
 @row("NEW-10", "must differ", "once_differentiable looks inside the list, too")
-def new_10(fw):
+@expect(lambda fw: [[jnp.full(2, 5.0)], Raises(RuntimeError, TWICE, "`MyF.backward`")])
+def _(fw):
     f = boxed(fw, [], rule=fw.once_differentiable)
     x = fw.array(X)
     # The gradient of x F(x) depends on F's cotangents, which depend on x.
@@ -130,34 +116,16 @@ def new_10(fw):
     ]
 
 
-@new_10.expect
-def _(fw):
-    return [
-        [jnp.full(2, 5.0)],
-        Raises(
-            RuntimeError,
-            "trying to differentiate twice a function that was marked with "
-            "@once_differentiable",
-            "`MyF.backward`",
-        ),
-    ]
-
-
 @row("NEW-11", "superset", "maybe_clear_saved_tensors does nothing")
-def new_11(fw):
+@expect(lambda fw: [2 * jnp.array(X)])
+def _(fw):
     def backward(ctx, g):
         before = ctx.saved_tensors[0]
         ctx.maybe_clear_saved_tensors()
         return g * (before + ctx.saved_tensors[0])
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**2
-
-    return fw.grad(fw.make(forward=forward, backward=backward).apply, fw.array(X))
-
-
-new_11.expect(lambda fw: [2 * jnp.array(X)])
+    f = fw.make(forward=saves(lambda x: x**2), backward=backward)
+    return fw.grad(f.apply, fw.array(X))
 
 
 @row("NEW-13", "same", "keywords of apply, and mistakes with them", own_words=True)
@@ -202,7 +170,8 @@ def _(fw):
 
 
 @row("NEW-19", "superset", "one without names has those of what it wraps")
-def new_19(fw):
+@expect(lambda fw: 6 * jnp.array(X))
+def _(fw):
     def forward(ctx, x, k, n=2):
         return x * k * n
 
@@ -212,9 +181,6 @@ def new_19(fw):
 
     f = fw.make(forward=decorated, backward=lambda ctx, g, *_: (g, None)).apply
     return fw.call(lambda x: f(k=3, x=x), fw.array(X))
-
-
-new_19.expect(lambda fw: 6 * jnp.array(X))
 
 
 def signed(forward, *names):
@@ -246,28 +212,23 @@ def _(fw):
         return x * factor
 
     forward = signed(forward, "x", "scale")
-    setup_context = lambda ctx, inputs, output: None  # noqa: E731
     # Python's words for an unknown keyword differ.
-    return by_keyword(fw, forward=forward, setup_context=setup_context)[::2]
+    return by_keyword(fw, forward=forward, setup_context=nothing)[::2]
 
 
 @row("NEW-48", "superset", "it names those of a forward without names")
-def new_48(fw):
+@expect(lambda fw: 6 * jnp.array(X))
+def _(fw):
     def forward(ctx, *args):
         return args[0] * args[-1]
 
     return by_keyword(fw, forward=signed(forward, "ctx", "x", "scale"))[2]
 
 
-new_48.expect(lambda fw: 6 * jnp.array(X))
+HOOKS = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
 
 
 @row("NEW-16", "must differ", "of autograd.graph there are the saved-tensor hooks")
-def new_16(fw):
-    return sorted(name for name in fw.graph.__all__ if name != "save_compressed")
-
-
-@new_16.expect
+@expect(lambda fw: ["Node", *HOOKS])
 def _(fw):
-    hooks = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
-    return ["Node", *hooks]
+    return sorted(name for name in fw.graph.__all__ if name != "save_compressed")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from .core import Raises, row
+from tests.build import in_style
+
+from .core import Raises, expect, row
 
 X = [1.0, 2.0]
-STYLES = {"combined": False, "separate": True}
+STYLES = ("combined", "separate")
 
 
 def dtype(x):
@@ -15,7 +17,7 @@ def dtype(x):
     return None if x is None else str(x.dtype).split(".")[-1]
 
 
-def declaring(fw, declare, seen=None, *, n=1, separate=False, **members):
+def declaring(fw, declare, seen=None, *, n=1, style="combined", **members):
     """A Function from floats to so many halves, which calls `declare` in forward.
 
     Backward notes the dtypes that it gets, and shows in its result how it rounds.
@@ -25,19 +27,12 @@ def declaring(fw, declare, seen=None, *, n=1, separate=False, **members):
         outs = tuple([fw.cast(x, "float16") for _ in range(n)])
         return outs[0] if n == 1 else outs
 
-    def forward(ctx, x):
-        declare(ctx)
-        return outputs(x)
-
     def backward(ctx, *grads):
         if seen is not None:
             seen[:] = map(dtype, grads)
         return sum(g / 3 for g in grads if g is not None)
 
-    rules = {"forward": forward}
-    if separate:
-        rules = {"forward": outputs}
-        rules["setup_context"] = lambda ctx, inputs, output: declare(ctx)
+    rules = in_style(style, outputs, lambda ctx, inputs, output: declare(ctx))
     return fw.make(backward=backward, **rules, **members).apply
 
 
@@ -55,15 +50,15 @@ def declares(fw, *dtypes, materialize=True):
 def gradients(fw, *dtypes, use=None, materialize=True):
     """What backward gets and gives, in both styles."""
 
-    def found(separate):
+    def found(style):
         seen = []
         declare = declares(fw, *dtypes, materialize=materialize)
-        f = declaring(fw, declare, seen, n=len(dtypes), separate=separate)
+        f = declaring(fw, declare, seen, n=len(dtypes), style=style)
         if use is not None:
             return [fw.grad(lambda x: f(x)[use], fw.array(X)), seen]
         return [fw.grad(f, fw.array(X)), seen]
 
-    return {name: found(separate) for name, separate in STYLES.items()}
+    return {style: found(style) for style in STYLES}
 
 
 @row("NEW-20", "same", "set_output_grad_dtype: the dtype of a gradient", since="2.14")
@@ -79,15 +74,15 @@ def _(fw):
 
 @row("NEW-22", "same", "as many dtypes as outputs, in any call", since="2.14")
 def _(fw):
-    def attempt(run, separate, *dtypes):
-        f = declaring(fw, declares(fw, *dtypes), n=2, separate=separate)
+    def attempt(run, style, *dtypes):
+        f = declaring(fw, declares(fw, *dtypes), n=2, style=style)
         return fw.attempt(lambda: run(f, fw.array(X)))
 
     half = "float16"
     return [
-        attempt(run, separate, *dtypes)
+        attempt(run, style, *dtypes)
         for run in (fw.call, fw.grad)
-        for separate in (False, True)
+        for style in STYLES
         for dtypes in ((), (half,), (half, None, None))
     ]
 
@@ -98,12 +93,8 @@ def _(fw):
         ctx.set_output_grad_dtype()
         ctx.set_output_grad_dtype(None)
 
-    def attempt(separate):
-        return fw.attempt(
-            lambda: fw.grad(declaring(fw, declare, separate=separate), fw.array(X))
-        )
-
-    return [attempt(False), attempt(True)]
+    functions = [declaring(fw, declare, style=style) for style in STYLES]
+    return [fw.attempt(lambda f=f: fw.grad(f, fw.array(X))) for f in functions]
 
 
 def without_derivative(fw, at, run):
@@ -118,21 +109,16 @@ def without_derivative(fw, at, run):
         ctx.mark_non_differentiable(output[1])
         ctx.set_output_grad_dtype(*dtypes)
 
-    def combined(ctx, x):
-        output = outputs(x)
-        setup_context(ctx, (x,), output)
-        return output
-
     def backward(ctx, g, *others):
         seen[:] = map(dtype, (g, *others))
         return g / 3
 
-    members = {"backward": backward}
-    separate = fw.make(forward=outputs, setup_context=setup_context, **members)
-    return [
-        [fw.attempt(lambda f=f: run(lambda x: f.apply(x)[0], fw.array(X))), seen]
-        for f in (fw.make(forward=combined, **members), separate)
-    ]
+    def first(style):
+        rules = in_style(style, outputs, setup_context)
+        f = fw.make(backward=backward, **rules).apply
+        return fw.attempt(lambda: run(lambda x: f(x)[0], fw.array(X)))
+
+    return [[first(style), seen] for style in STYLES]
 
 
 @row("NEW-24", "same", "outputs without derivative take None", since="2.14")
@@ -161,18 +147,16 @@ def _(fw):
 
 @row("NEW-28", "same", "what is no dtype is refused", since="2.14")
 def _(fw):
-    def attempt(value, separate):
-        f = declaring(
-            fw, lambda ctx: ctx.set_output_grad_dtype(value), separate=separate
-        )
+    def attempt(value, style):
+        f = declaring(fw, lambda ctx: ctx.set_output_grad_dtype(value), style=style)
         return fw.attempt(lambda: fw.call(f, fw.array(X)))
 
-    values = (1, [1], (None,))
-    return [attempt(x, separate) for x in values for separate in (False, True)]
+    return [attempt(x, style) for x in (1, [1], (None,)) for style in STYLES]
 
 
 @row("NEW-29", "superset", "any name of a dtype will do, as in jax.numpy", since="2.14")
-def new_29(fw):
+@expect(lambda fw: [[[jnp.full(2, 1 / 3)], ["float32"]]] * 2)
+def _(fw):
     def run(value):
         seen = []
         f = declaring(fw, lambda ctx: ctx.set_output_grad_dtype(value), seen)
@@ -181,11 +165,19 @@ def new_29(fw):
     return [run("float32"), run(jnp.dtype("float32"))]
 
 
-new_29.expect(lambda fw: [[[jnp.full(2, 1 / 3)], ["float32"]]] * 2)
-
-
 @row("NEW-30", "superset", "an integer or complex dtype is refused early", since="2.14")
-def new_30(fw):
+@expect(
+    lambda fw: [
+        Raises(
+            TypeError,
+            "`MyF.forward` (or setup_context)",
+            f"expected a {kind} dtype",
+            name,
+        )
+        for name, kind, _ in WRONG_KINDS
+    ]
+)
+def _(fw):
     def attempt(name, kind):
         def forward(ctx, x):
             ctx.set_output_grad_dtype(getattr(fw.np, name))
@@ -194,23 +186,16 @@ def new_30(fw):
         f = fw.make(forward=forward, backward=lambda ctx, g: g).apply
         return fw.attempt(lambda: fw.grad(f, fw.array(X, kind)))
 
-    return [
-        attempt("int32", "float32"),
-        attempt("bool", "float32"),
-        attempt("complex64", "float32"),
-        attempt("float32", "complex64"),
-    ]
+    return [attempt(name, of) for name, _, of in WRONG_KINDS]
 
 
-@new_30.expect
-def _(fw):
-    where = "`MyF.forward` (or setup_context)"
-    return [
-        Raises(TypeError, where, "expected a floating dtype", "int32"),
-        Raises(TypeError, where, "expected a floating dtype", "bool"),
-        Raises(TypeError, where, "expected a floating dtype", "complex64"),
-        Raises(TypeError, where, "expected a complexfloating dtype", "float32"),
-    ]
+# The dtype that is asked for, the kind that the output has, and the output's dtype.
+WRONG_KINDS = [
+    ("int32", "floating", "float32"),
+    ("bool", "floating", "float32"),
+    ("complex64", "floating", "float32"),
+    ("float32", "complexfloating", "complex64"),
+]
 
 
 @row("NEW-31", "same", "a complex gradient has another precision", since="2.14")

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from tests.build import in_style, nothing
+
 from . import transforms
-from .core import EAGER, Raises, row
-from .rows_l2 import X, declares, declaring, dtype
+from .core import EAGER, expect, raises, row
+from .rows_l2 import STYLES, X, declares, declaring, dtype
+from .rules import forward_mode, times
 
 # ---- set_output_grad_dtype
 
 
 @row("NEW-32", "same", "the derivative of a gradient with a dtype", since="2.14")
 def _(fw):
-    def run(separate):
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-            ctx.set_output_grad_dtype(fw.np.float32)
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.set_output_grad_dtype(fw.np.float32)
 
-        def outputs(x):
-            return fw.cast(x**2, "float16")
-
-        def forward(ctx, x):
-            setup_context(ctx, (x,), None)
-            return outputs(x)
-
-        def backward(ctx, g):
-            return 2 * g * ctx.saved_tensors[0] / 3
-
-        rules = {"forward": outputs, "setup_context": setup_context}
-        rules = rules if separate else {"forward": forward}
-        f = fw.make(backward=backward, **rules).apply
+    def run(style):
+        rules = in_style(style, lambda x: fw.cast(x**2, "float16"), save)
+        f = fw.make(backward=times(lambda x: 2 * x / 3), **rules).apply
         x = fw.array(X)
         return [
             fw.grad(lambda x: f(x) ** 2, x),
@@ -38,27 +30,24 @@ def _(fw):
             fw.grad2(lambda x: f(x) ** 2, x),
         ]
 
-    return [run(separate) for separate in (False, True)]
+    return [run(style) for style in STYLES]
 
 
 @row("NEW-33", "same", "under torch.func", since="2.14")
 def _(fw):
     seen = []
-    f = declaring(fw, declares(fw, "float32"), seen, separate=True)
+    f = declaring(fw, declares(fw, "float32"), seen, style="separate")
     return [fw.func_grad(f, fw.array(X)), seen]
 
 
 @row("NEW-34", "superset", "under vmap", modes=EAGER, since="2.14")
-def new_34(fw):
+@expect(lambda fw: [jnp.full(2, 1 / 3), ["float32"]])
+def _(fw):
     seen, func = [], transforms.func(fw)
-    f = declaring(
-        fw, declares(fw, "float32"), seen, separate=True, generate_vmap_rule=True
-    )
+    separate = {"style": "separate", "generate_vmap_rule": True}
+    f = declaring(fw, declares(fw, "float32"), seen, **separate)
     grad = func.grad(lambda x: fw.cast(f(x), "float32"))
     return [func.vmap(grad)(fw.array(X)), seen]
-
-
-new_34.expect(lambda fw: [jnp.full(2, 1 / 3), ["float32"]])
 
 
 @row("NEW-35", "same", "tangents keep the dtype of the output", since="2.14")
@@ -69,12 +58,17 @@ def _(fw):
         return fw.cast(t, "float16") / 3
 
     f = declaring(fw, declares(fw, "float32"), seen, jvp=jvp)
-    x = fw.array(X)
-    return [fw.jvp(f, [x], [fw.np.ones_like(x)]), fw.grad(f, x), seen]
+    return [forward_mode(fw, f), fw.grad(f, fw.array(X)), seen]
 
 
 @row("NEW-36", "must differ", "JAX's gradient has the output's dtype", since="2.14")
-def new_36(fw):
+@expect(
+    lambda fw: [
+        [jnp.ones(2), ["float32"]],
+        [jnp.full(2, 3 * (jnp.float16(1) / 3).astype("float32")), ["float16"]],
+    ]
+)
+def _(fw):
     def run(dtype):
         seen = []
         f = declaring(fw, declares(fw, dtype), seen)
@@ -86,17 +80,9 @@ def new_36(fw):
     return [run("float32"), run(None)]
 
 
-@new_36.expect
-def _(fw):
-    third = jnp.float16(1) / 3
-    return [
-        [jnp.ones(2), ["float32"]],
-        [jnp.full(2, 3 * third.astype("float32")), ["float16"]],
-    ]
-
-
 @row("NEW-37", "must differ", "a call in backward is too late", since="2.14")
-def new_37(fw):
+@raises(RuntimeError, "`MyF.backward` called ctx.set_output_grad_dtype")
+def _(fw):
     def backward(ctx, g):
         ctx.set_output_grad_dtype(fw.np.float32)
         return g / 3
@@ -104,11 +90,6 @@ def new_37(fw):
     forward = lambda ctx, x: fw.cast(x, "float16")  # noqa: E731
     f = fw.make(forward=forward, backward=backward).apply
     return fw.grad(f, fw.array(X))
-
-
-@new_37.expect
-def _(fw):
-    return Raises(RuntimeError, "`MyF.backward` called ctx.set_output_grad_dtype")
 
 
 @row("NEW-38", "same", "a context shows the dtypes in forward", since="2.14")
@@ -144,13 +125,11 @@ def _(fw):
 
 
 @row("NEW-40", "superset", "a FunctionCtx notes the dtypes", since="2.14")
-def new_40(fw):
+@expect(lambda fw: {"output_grad_dtypes": (None, None)})
+def _(fw):
     ctx = fw.FunctionCtx()
     ctx.set_output_grad_dtype(None, None)
     return vars(ctx)
-
-
-new_40.expect(lambda fw: {"output_grad_dtypes": (None, None)})
 
 
 # ---- input_grad_buffers
@@ -164,14 +143,8 @@ def reading(fw, seen, **members):
         seen.append([type(found).__name__, [x is None for x in found]])
         return 3 * g, None, None
 
-    return fw.make(
-        **{
-            "forward": lambda x, k, y: x * k,
-            "setup_context": lambda ctx, inputs, output: None,
-            "backward": backward,
-            **members,
-        }
-    )
+    rules = {"setup_context": nothing, "backward": backward, **members}
+    return fw.make(forward=lambda x, k, y: x * k, **rules)
 
 
 @row("NEW-41", "same", "input_grad_buffers: None for each argument", since="2.15")
@@ -182,13 +155,11 @@ def _(fw):
 
 
 @row("NEW-42", "must differ", "JAX has no buffer for the second use", since="2.15")
-def new_42(fw):
+@expect(lambda fw: [[jnp.full(2, 6.0)], [["tuple", [True] * 3]] * 2])
+def _(fw):
     seen = []
     f = reading(fw, seen).apply
     return [fw.grad(lambda x: f(x, 2, x) + f(x, 3, x), fw.array(X)), seen]
-
-
-new_42.expect(lambda fw: [[jnp.full(2, 6.0)], [["tuple", [True] * 3]] * 2])
 
 
 @row("NEW-43", "same", "only backward may read it", since="2.15")
@@ -212,7 +183,8 @@ def _(fw):
 
 
 @row("NEW-44", "superset", "of a gradient that is differentiated", since="2.15")
-def new_44(fw):
+@expect(lambda fw: [[jnp.full(2, 18.0)], [jnp.full(2, 3.0)], [["tuple", [True] * 3]]])
+def _(fw):
     seen = []
     f = reading(fw, seen).apply
     return [
@@ -220,12 +192,6 @@ def new_44(fw):
         fw.attempt(lambda: fw.func_grad(lambda x: f(x, 2, x), fw.array(X))),
         seen[-1:],
     ]
-
-
-@new_44.expect
-def _(fw):
-    # The gradient is 3 2f, and that of f is 3.
-    return [[jnp.full(2, 18.0)], [jnp.full(2, 3.0)], [["tuple", [True] * 3]]]
 
 
 @row("NEW-45", "same", "it can't be assigned", own_words=True, since="2.15")

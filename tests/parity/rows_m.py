@@ -6,7 +6,8 @@ import functools
 
 import jax
 
-from .core import EAGER, Raises, row
+from .core import EAGER, Raises, expect, raises, row
+from .rules import saves, times
 from .transforms import func
 
 
@@ -34,15 +35,8 @@ def saving(fw, log=None):
 
 
 def cube(fw):
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * g
-
-    return fw.make(forward=forward, backward=backward).apply
+    rules = {"forward": saves(lambda x: x**3), "backward": times(lambda x: 3 * x**2)}
+    return fw.make(**rules).apply
 
 
 @row("HOOK-01", "same", "every saved array is packed once, when apply ends")
@@ -99,18 +93,7 @@ def _(fw):
 
 
 @row("HOOK-06", "must differ", "the derivative goes through the hooks, or stops there")
-def hook_06(fw):
-    def second(unpack):
-        with fw.graph.saved_tensors_hooks(lambda x: 2 * x, unpack):
-            return fw.grad2(cube(fw), two(fw))
-
-    return {
-        "differentiable": second(lambda kept: kept / 2),
-        "constant": second(lambda kept: kept.detach() / 2),
-    }
-
-
-@hook_06.jaxfn
+@expect(lambda fw: {"differentiable": [6 * two(fw)], "constant": [0 * two(fw)]})
 def _(fw):
     def second(unpack):
         with fw.graph.saved_tensors_hooks(lambda x: 2 * x, unpack):
@@ -118,23 +101,15 @@ def _(fw):
 
     return {
         "differentiable": second(lambda kept: kept / 2),
-        "constant": second(lambda kept: jax.lax.stop_gradient(kept) / 2),
-    }
-
-
-@hook_06.expect
-def _(fw):
-    def second(saved):
-        gradient = jax.grad(lambda x: (3 * saved(x) ** 2).sum())
-        return [gradient(two(fw))]
-
-    return {
-        "differentiable": second(lambda x: x),
-        "constant": second(jax.lax.stop_gradient),
+        "constant": second(lambda kept: fw.constant(kept) / 2),
     }
 
 
 @row("HOOK-09", "must differ", "single saved arrays have no hooks")
+@raises(
+    NotImplementedError,
+    "ctx._raw_saved_tensors of MyFBackward belongs to torch's autograd graph",
+)
 def hook_09(fw):
     out = saving(fw)(fw.leaf(two(fw)))
     saved = out.grad_fn._raw_saved_tensors
@@ -145,14 +120,6 @@ def hook_09(fw):
 def _(fw):
     ctx = fw.make(forward=lambda ctx, x: x)._backward_cls()
     return ctx._raw_saved_tensors
-
-
-@hook_09.expect
-def _(fw):
-    return Raises(
-        NotImplementedError,
-        "ctx._raw_saved_tensors of MyFBackward belongs to torch's autograd graph",
-    )
 
 
 def counting(fw, run):
@@ -179,10 +146,7 @@ def _(fw):
         ctx.save_for_forward(x)
         return 2 * x
 
-    def jvp(ctx, t):
-        (x,) = ctx.saved_tensors
-        return x * t
-
+    jvp = times(lambda x: x)
     f = fw.make(forward=forward, jvp=jvp, backward=lambda ctx, g: 2 * g).apply
     return [
         counting(fw, lambda: fw.jvp(f, [two(fw)], [two(fw)])),
@@ -211,12 +175,10 @@ def _(fw):
 
 
 @row("HOOK-14", "superset", "hooks work in transformations")
-def hook_14(fw):
+@expect(lambda fw: [3 * two(fw) ** 2, [(1,)]])
+def _(fw):
     gradient = func(fw).grad(lambda x: cube(fw)(x).sum())
     return counting(fw, lambda: fw.call(gradient, two(fw)))
-
-
-hook_14.expect(lambda fw: [3 * two(fw) ** 2, [(1,)]])
 
 
 @row("HOOK-15", "same", "save_on_cpu")
@@ -229,7 +191,8 @@ def _(fw):
 
 
 @row("HOOK-16", "must differ", "hooks are used again; an unmatched exit does nothing")
-def hook_16(fw):
+@expect(lambda fw: [[3 * two(fw) ** 2], [3 * two(fw) ** 2], 3, None])
+def _(fw):
     pair = hooks(fw)
     with pair:
         first = fw.grad(cube(fw), two(fw))
@@ -243,12 +206,6 @@ def hook_16(fw):
     ]
 
 
-@hook_16.expect
-def _(fw):
-    gradient = [3 * two(fw) ** 2]
-    return [gradient, gradient, 3, None]
-
-
 @row("HOOK-17", "same", "every reading of saved_tensors unpacks", modes=EAGER)
 def _(fw):
     log = []
@@ -257,15 +214,11 @@ def _(fw):
         log.append("unpack")
         return kept
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**2
-
     def backward(ctx, g):
         (x,), (y,) = ctx.saved_tensors, ctx.saved_tensors
         return (x + y) * g
 
-    f = fw.make(forward=forward, backward=backward).apply
+    f = fw.make(forward=saves(lambda x: x**2), backward=backward).apply
     with fw.graph.saved_tensors_hooks(lambda x: x, unpack):
         return [fw.grad(f, two(fw)), log]
 
@@ -279,11 +232,7 @@ def _(fw):
         ctx.save_for_backward(x)
         return x**2
 
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return 7 * x * g
-
-    f = fw.make(forward=forward, backward=backward).apply
+    f = fw.make(forward=forward, backward=times(lambda x: 7 * x)).apply
     if fw.name == "torch":
         from torch.utils.checkpoint import checkpoint
 

@@ -45,13 +45,11 @@ def square(fw, log, *, style="combined", **options):
         log.append(["forward", name(x.dtype), name(k.dtype), *a.policy()])
         return k * x * x
 
-    @a.custom_fwd(device_type="cpu", **options)
     def combined(ctx, x, k, text):
         log.append(["ctx", ctx._fwd_used_autocast, name(ctx._dtype), text])
         ctx.save_for_backward(x, k)
         return compute(x, k)
 
-    @a.custom_fwd(device_type="cpu", **options)
     def separate(x, k, text):
         return compute(x, k)
 
@@ -66,11 +64,11 @@ def square(fw, log, *, style="combined", **options):
         log.append(["backward", name(g.dtype), name(x.dtype), *a.policy()])
         return 2 * k * x * g, None, None
 
-    if style == "combined":
-        return fw.make(forward=combined, backward=backward).apply
-    return fw.make(
-        forward=separate, setup_context=setup_context, backward=backward
-    ).apply
+    rules = {"forward": combined}
+    if style == "separate":
+        rules = {"forward": separate, "setup_context": setup_context}
+    rules["forward"] = a.custom_fwd(rules["forward"], device_type="cpu", **options)
+    return fw.make(**rules, backward=backward).apply
 
 
 def gradient(fw, f, **options):

@@ -7,23 +7,15 @@ import inspect
 import numpy as np
 
 from .core import EAGER, row
+from .rules import saves, times
 
 X = [1.0, 2.0]
 
 
 def scaled(fw, factor, **members):
     """x * x, with a backward that is scaled."""
-
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return x * x
-
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return factor * x * g
-
-    return fw.make(forward=forward, backward=backward, **members).apply
+    backward = times(lambda x: factor * x)
+    return fw.make(forward=saves(lambda x: x * x), backward=backward, **members).apply
 
 
 def leaf(fw, value=X, dtype="float64"):
@@ -90,12 +82,8 @@ def _(fw):
         (x,) = ctx.saved_tensors
         return g * 2 * x + 1e-6 * float(generator.random())
 
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
     with fw.double():
-        f = fw.make(forward=forward, backward=backward).apply
+        f = fw.make(forward=saves(lambda x: x * x), backward=backward).apply
         return [
             fw.attempt(lambda: check(fw, f, leaf(fw))),
             # Zero cotangents don't give zeros here either: torch says so next.
@@ -106,11 +94,7 @@ def _(fw):
 @row("GC-08", "same", "check_forward_ad", modes=EAGER)
 def _(fw):
     def jvp(factor):
-        def rule(ctx, t):
-            (x,) = ctx.saved_tensors
-            return factor * x * t
-
-        return rule
+        return times(lambda x: factor * x)
 
     def run(f):
         return fw.attempt(lambda: check(fw, f, leaf(fw), check_forward_ad=True))
@@ -131,14 +115,11 @@ def _(fw):
 
 @row("GC-09", "same", "check_batched_grad", modes=EAGER)
 def _(fw):
-    def forward(ctx, x):
-        return 2 * x
-
     def backward(ctx, g):
         return fw.from_numpy(2 * np.asarray(g))
 
     with fw.double():
-        f = fw.make(forward=forward, backward=backward).apply
+        f = fw.make(forward=lambda ctx, x: 2 * x, backward=backward).apply
         return [
             check(fw, scaled(fw, 2), leaf(fw), check_batched_grad=True),
             check(fw, f, leaf(fw)),
@@ -190,29 +171,25 @@ def refused(run):
 
 
 def changing(fw, to):
-    """The identity, whose output is another kind from 1 on."""
+    """How the identity is refused, whose output is of another kind from 1 on."""
 
     def forward(ctx, x):
         return to(x) if (np.asarray(x) >= 1).all() else x * 1
 
-    return fw.make(forward=forward, backward=lambda ctx, g: g.sum()[None]).apply
+    f = fw.make(forward=forward, backward=lambda ctx, g: g.sum()[None]).apply
+    with fw.double():
+        x = leaf(fw, [1.0])
+        return {
+            "slow": refused(lambda: check(fw, f, x)),
+            "quiet": refused(lambda: check(fw, f, x, raise_exception=False)),
+        }
 
 
 @row("GC-14", "same", "an output whose shape changes", modes=EAGER)
 def _(fw):
-    with fw.double():
-        f, x = changing(fw, lambda x: fw.np.stack([x, x])), leaf(fw, [1.0])
-        return {
-            "slow": refused(lambda: check(fw, f, x)),
-            "quiet": refused(lambda: check(fw, f, x, raise_exception=False)),
-        }
+    return changing(fw, lambda x: fw.np.stack([x, x]))
 
 
 @row("GC-15", "same", "an output whose dtype changes", modes=EAGER)
 def _(fw):
-    with fw.double():
-        f, x = changing(fw, lambda x: fw.cast(x, "float32")), leaf(fw, [1.0])
-        return {
-            "slow": refused(lambda: check(fw, f, x)),
-            "quiet": refused(lambda: check(fw, f, x, raise_exception=False)),
-        }
+    return changing(fw, lambda x: fw.cast(x, "float32"))
