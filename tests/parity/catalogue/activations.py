@@ -4,91 +4,95 @@ import jax
 import jax.numpy as jnp
 
 import jaxfn
-from tests.parity.catalogue.case import Case, both, halves, normal, uniform
+from tests.parity.catalogue.case import (
+    Case,
+    Family,
+    exact,
+    halves,
+    normal,
+    uniform,
+)
+
+CASES = Family()
 
 
+@CASES.add("swish", normal(3, 4))
+@exact(jax.nn.silu)
 def swish(fw):
-    class Swish(fw.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * fw.nn.sigmoid(x)
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * fw.nn.sigmoid(x)
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            s = fw.nn.sigmoid(x)
-            return g * (s * (1 + x * (1 - s)))
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        s = fw.nn.sigmoid(x)
+        return g * (s * (1 + x * (1 - s)))
 
-    return Swish.apply
+    return fw.make(forward=forward, backward=backward).apply
 
 
+@CASES.add("mish", normal(3, 4), forward=True)
+@exact(lambda x: x * jnp.tanh(jnp.log1p(jnp.exp(x))))
 def mish(fw):
+    """Both modes from the one saved input."""
+
     def slope(x):
         t = fw.np.tanh(fw.nn.softplus(x))
         return t + x * fw.nn.sigmoid(x) * (1 - t * t)
 
-    class Mish(fw.Function):
-        """Both modes from the one saved input."""
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return x * fw.np.tanh(fw.nn.softplus(x))
 
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            ctx.save_for_forward(x)
-            return x * fw.np.tanh(fw.nn.softplus(x))
+    def backward(ctx, g):
+        return g * slope(*ctx.saved_tensors)
 
-        @staticmethod
-        def backward(ctx, g):
-            return g * slope(*ctx.saved_tensors)
+    def jvp(ctx, t):
+        return t * slope(*ctx.saved_tensors)
 
-        @staticmethod
-        def jvp(ctx, t):
-            return t * slope(*ctx.saved_tensors)
-
-    return Mish.apply
+    return fw.make(forward=forward, backward=backward, jvp=jvp).apply
 
 
+@CASES.add("geglu", normal(3, 4), normal(3, 4))
+@exact(lambda a, b: jax.nn.gelu(a, approximate=False) * b)
 def geglu(fw):
+    """gelu(gate) * value, with gate and value two inputs."""
+
     def normal_cdf(x):
         return 0.5 * (1 + fw.special.erf(x / 2**0.5))
 
-    class Geglu(fw.Function):
-        """gelu(gate) * value, with gate and value two inputs."""
+    def forward(ctx, gate, value):
+        ctx.save_for_backward(gate, value)
+        return gate * normal_cdf(gate) * value
 
-        @staticmethod
-        def forward(ctx, gate, value):
-            ctx.save_for_backward(gate, value)
-            return gate * normal_cdf(gate) * value
+    def backward(ctx, g):
+        gate, value = ctx.saved_tensors
+        cdf = normal_cdf(gate)
+        pdf = fw.np.exp(-gate * gate / 2) / (2 * fw.np.pi) ** 0.5
+        return g * value * (cdf + gate * pdf), g * gate * cdf
 
-        @staticmethod
-        def backward(ctx, g):
-            gate, value = ctx.saved_tensors
-            cdf = normal_cdf(gate)
-            pdf = fw.np.exp(-gate * gate / 2) / (2 * fw.np.pi) ** 0.5
-            return g * value * (cdf + gate * pdf), g * gate * cdf
-
-    return Geglu.apply
+    return fw.make(forward=forward, backward=backward).apply
 
 
+@CASES.add("swiglu", normal(3, 4))
+@exact(lambda x: jax.nn.silu(x[:, :2]) * x[:, 2:])
 def swiglu(fw):
-    class Swiglu(fw.Function):
-        """Gate and value are the halves of one input."""
+    """Gate and value are the halves of one input."""
 
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            gate, value = halves(x)
-            return gate * fw.nn.sigmoid(gate) * value
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        gate, value = halves(x)
+        return gate * fw.nn.sigmoid(gate) * value
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            gate, value = halves(x)
-            s = fw.nn.sigmoid(gate)
-            slope = s * (1 + gate * (1 - s))
-            return fw.np.concatenate([g * value * slope, g * gate * s], -1)
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        gate, value = halves(x)
+        s = fw.nn.sigmoid(gate)
+        slope = s * (1 + gate * (1 - s))
+        return fw.np.concatenate([g * value * slope, g * gate * s], -1)
 
-    return Swiglu.apply
+    return fw.make(forward=forward, backward=backward).apply
 
 
 class GumbelStraightThrough(jaxfn.Function):
@@ -134,59 +138,38 @@ def torch_gumbel(torch):
     return lambda logits, noise: GumbelStraightThrough.apply(logits, noise, 0.8)
 
 
-def dropout(fw):
-    class Dropout(fw.Function):
-        """The mask is boolean, and saved; so is the case that drops nothing."""
-
-        @staticmethod
-        def forward(ctx, x, noise, rate, training):
-            if not training:
-                ctx.save_for_backward(None)
-                return x
-            mask = noise > rate
-            ctx.save_for_backward(mask)
-            ctx.scale = 1 / (1 - rate)
-            return x * mask * ctx.scale
-
-        @staticmethod
-        def backward(ctx, g):
-            (mask,) = ctx.saved_tensors
-            return (g if mask is None else g * mask * ctx.scale), None, None, None
-
-    def twice(x, noise):
-        return Dropout.apply(x, noise, 0.4, True), Dropout.apply(x, noise, 0.4, False)
-
-    return twice
-
-
-CASES = [
-    Case("swish", *both(swish), (normal(3, 4),), exact=jax.nn.silu),
-    Case(
-        "mish",
-        *both(mish),
-        (normal(3, 4),),
-        exact=lambda x: x * jnp.tanh(jnp.log1p(jnp.exp(x))),
-        forward=True,
-    ),
-    Case(
-        "geglu",
-        *both(geglu),
-        (normal(3, 4), normal(3, 4)),
-        exact=lambda a, b: jax.nn.gelu(a, approximate=False) * b,
-    ),
-    Case(
-        "swiglu",
-        *both(swiglu),
-        (normal(3, 4),),
-        exact=lambda x: jax.nn.silu(x[:, :2]) * x[:, 2:],
-    ),
-    # The saved softmax is an intermediate value: torch loses its derivative.
+# The saved softmax is an intermediate value: torch loses its derivative.
+CASES.append(
     Case(
         "gumbel_straight_through",
         lambda logits, noise: GumbelStraightThrough.apply(logits, noise, 0.8),
         torch_gumbel,
         (normal(3, 4), uniform(0.1, 0.9, 3, 4)),
         second=False,
-    ),
-    Case("dropout", *both(dropout), (normal(3, 4), uniform(0, 1, 3, 4))),
-]
+    )
+)
+
+
+@CASES.add("dropout", normal(3, 4), uniform(0, 1, 3, 4))
+def dropout(fw):
+    """The mask is boolean, and saved; so is the case that drops nothing."""
+
+    def forward(ctx, x, noise, rate, training):
+        if not training:
+            ctx.save_for_backward(None)
+            return x
+        mask = noise > rate
+        ctx.save_for_backward(mask)
+        ctx.scale = 1 / (1 - rate)
+        return x * mask * ctx.scale
+
+    def backward(ctx, g):
+        (mask,) = ctx.saved_tensors
+        return (g if mask is None else g * mask * ctx.scale), None, None, None
+
+    apply = fw.make(forward=forward, backward=backward).apply
+
+    def twice(x, noise):
+        return apply(x, noise, 0.4, True), apply(x, noise, 0.4, False)
+
+    return twice

@@ -3,132 +3,130 @@
 import jax.numpy as jnp
 
 import jaxfn
-from tests.parity.catalogue.case import Case, both, integers, normal
+from tests.parity.catalogue.case import Case, Family, exact, integers, normal
+
+CASES = Family()
 
 
+@CASES.add("optional_argument", normal(3, 4), normal(4, 4), normal(4))
 def linear(fw):
-    class Linear(fw.Function):
-        """An optional argument, and only the gradients that are needed."""
+    """An optional argument, and only the gradients that are needed."""
 
-        @staticmethod
-        def forward(ctx, x, weight, bias=None):
-            ctx.save_for_backward(x, weight, bias)
-            out = x @ weight.T
-            return out if bias is None else out + bias
+    def forward(ctx, x, weight, bias=None):
+        ctx.save_for_backward(x, weight, bias)
+        out = x @ weight.T
+        return out if bias is None else out + bias
 
-        @staticmethod
-        def backward(ctx, g):
-            x, weight, bias = ctx.saved_tensors
-            dx = dw = db = None
-            if ctx.needs_input_grad[0]:
-                dx = g @ weight
-            if ctx.needs_input_grad[1]:
-                dw = g.T @ x
-            if bias is not None and ctx.needs_input_grad[2]:
-                db = g.sum(0)
-            return dx, dw, db
+    def backward(ctx, g):
+        x, weight, bias = ctx.saved_tensors
+        dx = dw = db = None
+        if ctx.needs_input_grad[0]:
+            dx = g @ weight
+        if ctx.needs_input_grad[1]:
+            dw = g.T @ x
+        if bias is not None and ctx.needs_input_grad[2]:
+            db = g.sum(0)
+        return dx, dw, db
 
-    return lambda x, w, b: Linear.apply(Linear.apply(x, w, b), w, None)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x, w, b: apply(apply(x, w, b), w, None)
 
 
+@CASES.add("variadic", normal(3, 4), normal(4), normal())
 def variadic(fw):
-    class Variadic(fw.Function):
-        """Any number of arrays in, saved and out; backward takes *grads."""
+    """Any number of arrays in, saved and out; backward takes *grads."""
 
-        @staticmethod
-        def forward(ctx, scale, *xs):
-            ctx.scale, ctx.n = scale, len(xs)
-            ctx.save_for_backward(*xs)
-            return tuple(scale * x * x for x in xs)
+    def forward(ctx, scale, *xs):
+        ctx.scale, ctx.n = scale, len(xs)
+        ctx.save_for_backward(*xs)
+        return tuple(scale * x * x for x in xs)
 
-        @staticmethod
-        def backward(ctx, *grads):
-            pairs = zip(grads, ctx.saved_tensors, strict=True)
-            return None, *(2 * ctx.scale * g * x for g, x in pairs)
+    def backward(ctx, *grads):
+        pairs = zip(grads, ctx.saved_tensors, strict=True)
+        return None, *(2 * ctx.scale * g * x for g, x in pairs)
 
-    return lambda *xs: Variadic.apply(0.5, *xs)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda *xs: apply(0.5, *xs)
 
 
+@CASES.add("many_defaults", normal(3, 4))
 def many_defaults(fw):
-    class ManyDefaults(fw.Function):
-        """More gradients than arguments; keywords are torch's own trouble."""
+    """More gradients than arguments; keywords are torch's own trouble."""
 
-        @staticmethod
-        def forward(ctx, x, a=2.0, b=None, mode="sum", eps=1e-3):
-            ctx.a = a
-            return a * x + (eps if mode == "sum" else 0)
+    def forward(ctx, x, a=2.0, b=None, mode="sum", eps=1e-3):
+        ctx.a = a
+        return a * x + (eps if mode == "sum" else 0)
 
-        @staticmethod
-        def backward(ctx, g):
-            return g * ctx.a, None, None, None, None, None
+    def backward(ctx, g):
+        return g * ctx.a, None, None, None, None, None
 
-    return lambda x: ManyDefaults.apply(x) * ManyDefaults.apply(x, 3.0, None, "mean")
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x: apply(x) * apply(x, 3.0, None, "mean")
 
 
+@CASES.add("mixed_outputs", normal(12))
 def mixed_outputs(fw):
-    class MixedOutputs(fw.Function):
-        """None, a string and a number among the outputs; backward gets None."""
+    """None, a string and a number among the outputs; backward gets None."""
 
-        @staticmethod
-        def forward(ctx, x, flag):
-            ctx.save_for_backward(x)
-            return x * x, None, "label", x.ndim, -x
+    def forward(ctx, x, flag):
+        ctx.save_for_backward(x)
+        return x * x, None, "label", x.ndim, -x
 
-        @staticmethod
-        def backward(ctx, g, none, label, number, g_last):
-            assert none is None
-            assert label is None
-            assert number is None
-            (x,) = ctx.saved_tensors
-            return 2 * x * g - g_last, None
+    def backward(ctx, g, none, label, number, g_last):
+        assert none is None
+        assert label is None
+        assert number is None
+        (x,) = ctx.saved_tensors
+        return 2 * x * g - g_last, None
+
+    apply = fw.make(forward=forward, backward=backward).apply
 
     def mixed_outputs(x):
-        square, none, label, n, minus = MixedOutputs.apply(x, True)
+        square, none, label, n, minus = apply(x, True)
         assert (none, label, n) == (None, "label", 1)
         return square, minus
 
     return mixed_outputs
 
 
+@CASES.add("broadcasting", normal(4), normal(3, 4))
+@exact(jnp.multiply)
 def broadcasting(fw):
-    class Broadcasting(fw.Function):
-        """Gradients of the broadcast shape; they are summed to the argument's."""
+    """Gradients of the broadcast shape; they are summed to the argument's."""
 
-        @staticmethod
-        def forward(ctx, x, y):
-            ctx.save_for_backward(x, y)
-            return x * y
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
 
-        @staticmethod
-        def backward(ctx, g):
-            x, y = ctx.saved_tensors
-            return g * y, g * x
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
 
-    return Broadcasting.apply
+    return fw.make(forward=forward, backward=backward).apply
 
 
+@CASES.add("unmaterialized", normal(3, 4))
+@exact(lambda x: jnp.sin(x) + jnp.sin(2 * x) + jnp.cos(2 * x))
 def unmaterialized(fw):
-    class Unmaterialized(fw.Function):
-        """None for an output that nobody used."""
+    """None for an output that nobody used."""
 
-        @staticmethod
-        def forward(ctx, x):
-            ctx.set_materialize_grads(False)
-            ctx.save_for_backward(x)
-            return fw.np.sin(x), fw.np.cos(x)
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        return fw.np.sin(x), fw.np.cos(x)
 
-        @staticmethod
-        def backward(ctx, g_sin, g_cos):
-            (x,) = ctx.saved_tensors
-            total = None
-            if g_sin is not None:
-                total = g_sin * fw.np.cos(x)
-            if g_cos is not None:
-                part = -g_cos * fw.np.sin(x)
-                total = part if total is None else total + part
-            return total
+    def backward(ctx, g_sin, g_cos):
+        (x,) = ctx.saved_tensors
+        total = None
+        if g_sin is not None:
+            total = g_sin * fw.np.cos(x)
+        if g_cos is not None:
+            part = -g_cos * fw.np.sin(x)
+            total = part if total is None else total + part
+        return total
 
-    return lambda x: Unmaterialized.apply(x)[0] + sum(Unmaterialized.apply(2 * x))
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x: apply(x)[0] + sum(apply(2 * x))
 
 
 class ReluDirty(jaxfn.Function):
@@ -164,44 +162,23 @@ def torch_relu_dirty(torch):
     return lambda x: ReluDirty.apply(2 * x)
 
 
+CASES.append(
+    Case("dirty", lambda x: ReluDirty.apply(2 * x), torch_relu_dirty, (normal(3, 4),))
+)
+
+
+@CASES.add("guarded", normal(4), integers(3, 4))
 def guarded(fw):
-    class Guarded(fw.Function):
-        """Raises if an argument that has no derivative needs one."""
+    """Raises if an argument that has no derivative needs one."""
 
-        @staticmethod
-        def forward(ctx, x, target):
-            if ctx.needs_input_grad[1]:
-                raise ValueError("target has no gradient")
-            ctx.save_for_backward(x, target)
-            return ((x - target) ** 2).sum()
+    def forward(ctx, x, target):
+        if ctx.needs_input_grad[1]:
+            raise ValueError("target has no gradient")
+        ctx.save_for_backward(x, target)
+        return ((x - target) ** 2).sum()
 
-        @staticmethod
-        def backward(ctx, g):
-            x, target = ctx.saved_tensors
-            return g * 2 * (x - target), None
+    def backward(ctx, g):
+        x, target = ctx.saved_tensors
+        return g * 2 * (x - target), None
 
-    return Guarded.apply
-
-
-X = (normal(3, 4),)
-
-CASES = [
-    Case("optional_argument", *both(linear), (normal(3, 4), normal(4, 4), normal(4))),
-    Case("variadic", *both(variadic), (normal(3, 4), normal(4), normal())),
-    Case("many_defaults", *both(many_defaults), X),
-    Case("mixed_outputs", *both(mixed_outputs), (normal(12),)),
-    Case(
-        "broadcasting",
-        *both(broadcasting),
-        (normal(4), normal(3, 4)),
-        exact=jnp.multiply,
-    ),
-    Case(
-        "unmaterialized",
-        *both(unmaterialized),
-        X,
-        exact=lambda x: jnp.sin(x) + jnp.sin(2 * x) + jnp.cos(2 * x),
-    ),
-    Case("dirty", lambda x: ReluDirty.apply(2 * x), torch_relu_dirty, X),
-    Case("guarded", *both(guarded), (normal(4), integers(3, 4))),
-]
+    return fw.make(forward=forward, backward=backward).apply

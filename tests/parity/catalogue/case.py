@@ -12,11 +12,12 @@ import numpy as np
 from tests.parity import frameworks
 
 Maker = Callable[[np.random.Generator], np.ndarray]
+Make = Callable[[Any], Callable[..., Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A Function in JAX and in torch: one text (see `both`), or two.
+    """A Function in JAX and in torch: one text (see `Family.add`), or two.
 
     Attributes:
         name: of the case, and the seed of its inputs.
@@ -55,9 +56,30 @@ class Case:
         return np.random.default_rng(seed)
 
 
-def both(make: Callable[[Any], Callable[..., Any]]) -> tuple[Any, Any]:
-    """`jax` and `torch` of a Function whose text serves both, given the framework."""
-    return make(frameworks.Jaxfn()), lambda torch: make(frameworks.torch())
+class Family(list[Case]):
+    """The cases of a module."""
+
+    def add(self, name: str, *inputs: Maker, **options: Any) -> Callable[[Make], Make]:
+        """Decorate what makes a Function, given the framework: one text for both."""
+
+        def append(make: Make) -> Make:
+            theirs = lambda torch: make(frameworks.torch())  # noqa: E731
+            exact = getattr(make, "exact", None)
+            ours = make(frameworks.Jaxfn())
+            self.append(Case(name, ours, theirs, inputs, exact=exact, **options))
+            return make
+
+        return append
+
+
+def exact(plain: Callable[..., Any]) -> Callable[[Make], Make]:
+    """Say, beneath `Family.add`, what the Function computes: see `Case`."""
+
+    def note(make: Make) -> Make:
+        make.exact = plain  # type: ignore[attr-defined]
+        return make
+
+    return note
 
 
 def halves(x: Any) -> Any:

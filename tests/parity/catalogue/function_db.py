@@ -108,73 +108,29 @@ TAKE = (
 )
 
 
-def _take(f):
-    return lambda x, order, ranks: f(x, order, ranks, 1)
+def like_the_original(name, function, inputs, *statics):
+    """A case of a Function that has the name of torch's."""
+    theirs = original(function.__name__, *statics)
+    ours = lambda *xs: function.apply(*xs, *statics)  # noqa: E731
+    return Case(name, ours, theirs, inputs, forward=True)
 
 
 CASES = [
-    Case("DB-01", NumpyCube.apply, original("NumpyCube"), X, forward=True),
+    like_the_original("DB-01", NumpyCube, X),
     # A copy, as x is used up.
     Case("DB-02", lambda x: NumpyExp.apply(1 * x), torch_exp, X, forward=True),
-    Case("DB-03", NumpyMul.apply, original("NumpyMul"), PAIR, forward=True),
-    Case(
-        "DB-04",
-        not_composable_and_value,
-        torch_not_composable,
-        X,
-        second=False,  # once_differentiable
-    ),
+    like_the_original("DB-03", NumpyMul, PAIR),
+    # once_differentiable
+    Case("DB-04", not_composable_and_value, torch_not_composable, X, second=False),
     Case("DB-05", lambda x: NumpySort.apply(x, 1), torch_sort, ROWS, forward=True),
-    Case("DB-06", _take(NumpyTake.apply), original("NumpyTake", 1), TAKE, forward=True),
-    Case(
-        "DB-07",
-        lambda x: Select.apply(x, 2),
-        original("Select", 2),
-        ROWS,
-        forward=True,
-    ),
+    like_the_original("DB-06", NumpyTake, TAKE, 1),
+    like_the_original("DB-07", Select, ROWS, 2),
     Case("DB-08", cube_and_values, torch_cube, X, forward=True),
-    Case("DB-09", MulGenVmap.apply, original("MulGenVmap"), PAIR, forward=True),
-    Case(
-        "DB-10",
-        lambda x: SortGenVmap.apply(x, 1),
-        original("SortGenVmap", 1),
-        ROWS,
-        forward=True,
-    ),
-    Case(
-        "DB-11",
-        _take(TakeGenVmap.apply),
-        original("TakeGenVmap", 1),
-        TAKE,
-        forward=True,
-    ),
-    Case(
-        "DB-12",
-        lambda x: SelectGenVmap.apply(x, 2),
-        original("SelectGenVmap", 2),
-        ROWS,
-        forward=True,
-    ),
-    Case(
-        "DB-13",
-        ScaleGradGenVmap.apply,
-        original("ScaleGradGenVmap"),
-        X,
-        forward=True,
-    ),
-    Case(
-        "DB-14",
-        ZeroGradientsGenVmap.apply,
-        original("ZeroGradientsGenVmap"),
-        PAIR,
-        forward=True,
-    ),
-    Case(
-        "DB-15",
-        ForwardHasDefaultArgs.apply,
-        original("ForwardHasDefaultArgs"),
-        ROWS,
-        forward=True,
-    ),
+    like_the_original("DB-09", MulGenVmap, PAIR),
+    like_the_original("DB-10", SortGenVmap, ROWS, 1),
+    like_the_original("DB-11", TakeGenVmap, TAKE, 1),
+    like_the_original("DB-12", SelectGenVmap, ROWS, 2),
+    like_the_original("DB-13", ScaleGradGenVmap, X),
+    like_the_original("DB-14", ZeroGradientsGenVmap, PAIR),
+    like_the_original("DB-15", ForwardHasDefaultArgs, ROWS),
 ]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxfn
+from tests.build import function, keep, nothing, saving
 
 
 def on_host(f, like, *args):
@@ -17,36 +18,34 @@ def on_host(f, like, *args):
     return jax.pure_callback(f, shape, *args, vmap_method="sequential")
 
 
-def _save_inputs(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-    ctx.save_for_forward(*inputs)
+def _mul(name, forward, **members):
+    """A product. Its gradients have the broadcast shape, and are products again."""
 
-
-class NumpyMul(jaxfn.Function):
-    """Broadcasts; gradients of the broadcast shape; its derivatives are itself."""
-
-    setup_context = staticmethod(_save_inputs)
-
-    @staticmethod
-    def forward(x, y):
-        like = jax.eval_shape(jnp.multiply, x, y)
-        return on_host(np.multiply, like, x, y)
-
-    @staticmethod
     def backward(ctx, g):
         x, y = ctx.saved_tensors
-        gx = NumpyMul.apply(g, y) if ctx.needs_input_grad[0] else None
-        gy = NumpyMul.apply(g, x) if ctx.needs_input_grad[1] else None
+        gx = made.apply(g, y) if ctx.needs_input_grad[0] else None
+        gy = made.apply(g, x) if ctx.needs_input_grad[1] else None
         return gx, gy
 
-    @staticmethod
     def jvp(ctx, tx, ty):
         x, y = ctx.saved_tensors
-        return NumpyMul.apply(x, ty) + NumpyMul.apply(tx, y)
+        return made.apply(x, ty) + made.apply(tx, y)
 
-    @staticmethod
-    def vmap(info, in_dims, x, y):
-        return NumpyMul.apply(*_aligned(in_dims, x, y)), 0
+    rules = {"setup_context": saving(), "backward": backward, "jvp": jvp}
+    made = function(name, forward=forward, **rules, **members)
+    return made
+
+
+def _mul_on_host(x, y):
+    return on_host(np.multiply, jax.eval_shape(jnp.multiply, x, y), x, y)
+
+
+def _mul_batched(info, in_dims, x, y):
+    return NumpyMul.apply(*_aligned(in_dims, x, y)), 0
+
+
+NumpyMul = _mul("NumpyMul", _mul_on_host, vmap=_mul_batched)
+MulGenVmap = _mul("MulGenVmap", lambda x, y: x * y, generate_vmap_rule=True)
 
 
 def _aligned(in_dims, *arrays):
@@ -75,8 +74,7 @@ class NumpyCube(jaxfn.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs, output[1])
-        ctx.save_for_forward(*inputs, output[1])
+        keep(ctx, *inputs, output[1])
 
     @staticmethod
     def backward(ctx, g, g_slope):
@@ -122,8 +120,7 @@ class NumpyExp(jaxfn.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.mark_dirty(*inputs)
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
+        keep(ctx, output)
 
     @staticmethod
     def backward(ctx, g):
@@ -151,110 +148,87 @@ def _ranks(x, dim):
     return np.argsort(np.argsort(x, dim, kind="stable"), dim).astype(np.int32)
 
 
-class NumpySort(jaxfn.Function):
-    @staticmethod
-    def forward(x, dim):
-        index = jax.ShapeDtypeStruct(x.shape, jnp.int32)
-        order = on_host(lambda x: _order(x, dim), index, x)
-        ranks = on_host(lambda x: _ranks(x, dim), index, x)
-        return on_host(lambda x: np.sort(x, dim), x, x), order, ranks
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _, order, ranks = output
-        ctx.mark_non_differentiable(order, ranks)
-        ctx.save_for_backward(order, ranks)
-        ctx.save_for_forward(order, ranks)
-        ctx.dim = inputs[1]
-
-    @staticmethod
-    def backward(ctx, g, *_):
-        order, ranks = ctx.saved_tensors
-        return NumpyTake.apply(g, ranks, order, ctx.dim), None
-
-    @staticmethod
-    def jvp(ctx, t, _):
-        order, ranks = ctx.saved_tensors
-        return NumpyTake.apply(t, order, ranks, ctx.dim), None, None
-
-    @staticmethod
-    def vmap(info, in_dims, x, dim):
-        return NumpySort.apply(x, dim % (x.ndim - 1) + 1), (0, 0, 0)
-
-
-class NumpyTake(jaxfn.Function):
+def _take(name, forward, **members):
     """Along an axis, by an order of it; the other way by what undoes the order."""
 
-    @staticmethod
-    def forward(x, order, ranks, dim):
-        return on_host(lambda x, i: np.take_along_axis(x, i, dim), x, x, order)
-
-    @staticmethod
     def setup_context(ctx, inputs, output):
         _, order, ranks, ctx.dim = inputs
-        ctx.save_for_backward(order, ranks)
-        ctx.save_for_forward(order, ranks)
+        keep(ctx, order, ranks)
 
-    @staticmethod
     def backward(ctx, g):
         order, ranks = ctx.saved_tensors
-        return NumpyTake.apply(g, ranks, order, ctx.dim), None, None, None
+        return made.apply(g, ranks, order, ctx.dim), None, None, None
 
-    @staticmethod
     def jvp(ctx, t, *no_tangents):
         assert no_tangents == (None, None, None)
         order, ranks = ctx.saved_tensors
-        return NumpyTake.apply(t, order, ranks, ctx.dim)
+        return made.apply(t, order, ranks, ctx.dim)
 
-    @staticmethod
-    def vmap(info, in_dims, x, order, ranks, dim):
-        dims, n = in_dims[:3], x.ndim - (in_dims[0] is not None)
-        whole = [
-            jnp.broadcast_to(a, (info.batch_size, *a.shape)) if d is None else a
-            for a, d in zip((x, order, ranks), dims, strict=True)
-        ]
-        return NumpyTake.apply(*whole, dim % n + 1), 0
+    rules = {"setup_context": setup_context, "backward": backward, "jvp": jvp}
+    made = function(name, forward=forward, **rules, **members)
+    return made
 
 
-class SortGenVmap(jaxfn.Function):
-    generate_vmap_rule = True
+def _take_on_host(x, order, ranks, dim):
+    return on_host(lambda x, i: np.take_along_axis(x, i, dim), x, x, order)
 
-    @staticmethod
-    def forward(x, dim):
-        order = jnp.argsort(x, dim)
-        return jnp.take_along_axis(x, order, dim), order, jnp.argsort(order, dim)
 
-    setup_context = NumpySort.setup_context
+def _take_batched(info, in_dims, x, order, ranks, dim):
+    dims, n = in_dims[:3], x.ndim - (in_dims[0] is not None)
+    whole = [
+        jnp.broadcast_to(a, (info.batch_size, *a.shape)) if d is None else a
+        for a, d in zip((x, order, ranks), dims, strict=True)
+    ]
+    return NumpyTake.apply(*whole, dim % n + 1), 0
 
-    @staticmethod
+
+def _take_in_jax(x, order, ranks, dim):
+    return jnp.take_along_axis(x, order, dim)
+
+
+NumpyTake = _take("NumpyTake", _take_on_host, vmap=_take_batched)
+TakeGenVmap = _take("TakeGenVmap", _take_in_jax, generate_vmap_rule=True)
+
+
+def _sort(name, forward, take, **members):
+    """The sorted values, their order, and what undoes it."""
+
+    def setup_context(ctx, inputs, output):
+        _, order, ranks = output
+        ctx.mark_non_differentiable(order, ranks)
+        keep(ctx, order, ranks)
+        ctx.dim = inputs[1]
+
     def backward(ctx, g, *_):
         order, ranks = ctx.saved_tensors
-        return TakeGenVmap.apply(g, ranks, order, ctx.dim), None
+        return take.apply(g, ranks, order, ctx.dim), None
 
-    @staticmethod
     def jvp(ctx, t, _):
         order, ranks = ctx.saved_tensors
-        return TakeGenVmap.apply(t, order, ranks, ctx.dim), None, None
+        return take.apply(t, order, ranks, ctx.dim), None, None
+
+    rules = {"setup_context": setup_context, "backward": backward, "jvp": jvp}
+    return function(name, forward=forward, **rules, **members)
 
 
-class TakeGenVmap(jaxfn.Function):
-    generate_vmap_rule = True
+def _sort_on_host(x, dim):
+    index = jax.ShapeDtypeStruct(x.shape, jnp.int32)
+    order = on_host(lambda x: _order(x, dim), index, x)
+    ranks = on_host(lambda x: _ranks(x, dim), index, x)
+    return on_host(lambda x: np.sort(x, dim), x, x), order, ranks
 
-    @staticmethod
-    def forward(x, order, ranks, dim):
-        return jnp.take_along_axis(x, order, dim)
 
-    setup_context = NumpyTake.setup_context
+def _sort_batched(info, in_dims, x, dim):
+    return NumpySort.apply(x, dim % (x.ndim - 1) + 1), (0, 0, 0)
 
-    @staticmethod
-    def backward(ctx, g):
-        order, ranks = ctx.saved_tensors
-        return TakeGenVmap.apply(g, ranks, order, ctx.dim), None, None, None
 
-    @staticmethod
-    def jvp(ctx, t, *_):
-        order, ranks = ctx.saved_tensors
-        return TakeGenVmap.apply(t, order, ranks, ctx.dim)
+def _sort_in_jax(x, dim):
+    order = jnp.argsort(x, dim)
+    return jnp.take_along_axis(x, order, dim), order, jnp.argsort(order, dim)
+
+
+NumpySort = _sort("NumpySort", _sort_on_host, NumpyTake, vmap=_sort_batched)
+SortGenVmap = _sort("SortGenVmap", _sort_in_jax, TakeGenVmap, generate_vmap_rule=True)
 
 
 # ---- selecting, scaling, nothing
@@ -299,18 +273,12 @@ class SelectGenVmap(jaxfn.Function):
 class ForwardHasDefaultArgs(jaxfn.Function):
     """The default counts as an argument: the other rules get it too."""
 
+    setup_context = Select.setup_context
+    backward = Select.backward
+
     @staticmethod
     def forward(x, index=(2,)):
         return x[index]
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, ctx.index = inputs
-        ctx.shape = x.shape
-
-    @staticmethod
-    def backward(ctx, g):
-        return jnp.zeros(ctx.shape, g.dtype).at[ctx.index].set(g), None
 
     @staticmethod
     def jvp(ctx, t, _):
@@ -342,27 +310,6 @@ class CubeGenVmap(jaxfn.Function):
         return MulGenVmap.apply(t, slope), 6 * MulGenVmap.apply(t, x)
 
 
-class MulGenVmap(jaxfn.Function):
-    generate_vmap_rule = True
-    setup_context = staticmethod(_save_inputs)
-
-    @staticmethod
-    def forward(x, y):
-        return x * y
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        gx = MulGenVmap.apply(g, y) if ctx.needs_input_grad[0] else None
-        gy = MulGenVmap.apply(g, x) if ctx.needs_input_grad[1] else None
-        return gx, gy
-
-    @staticmethod
-    def jvp(ctx, tx, ty):
-        x, y = ctx.saved_tensors
-        return MulGenVmap.apply(x, ty) + MulGenVmap.apply(tx, y)
-
-
 class ScaleGradGenVmap(jaxfn.Function):
     generate_vmap_rule = True
     scale = 3.14
@@ -371,9 +318,7 @@ class ScaleGradGenVmap(jaxfn.Function):
     def forward(x):
         return 1 * x
 
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
+    setup_context = staticmethod(nothing)
 
     @staticmethod
     def backward(ctx, g):
@@ -393,9 +338,7 @@ class ZeroGradientsGenVmap(jaxfn.Function):
     def forward(x, y):
         return 1 * x, 1 * y
 
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
+    setup_context = staticmethod(nothing)
 
     @staticmethod
     def backward(ctx, gx, gy):

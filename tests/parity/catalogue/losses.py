@@ -4,61 +4,60 @@ import jax
 import jax.numpy as jnp
 
 from tests.parity import frameworks
-from tests.parity.catalogue.case import Case, both, integers, normal
+from tests.parity.catalogue.case import Family, exact, integers, normal
+
+CASES = Family()
 
 
+@CASES.add("sparsemax", normal(3, 4))
 def sparsemax(fw):
-    class Sparsemax(fw.Function):
-        """The point of the simplex that is nearest."""
+    """The point of the simplex that is nearest."""
 
-        @staticmethod
-        def forward(ctx, x, dim=-1):
-            ctx.dim = dim
-            order = fw.np.argsort(-x, dim)
-            ordered = fw.take(x, order, dim)
-            sums = fw.np.cumsum(ordered, dim) - 1
-            rank = fw.np.arange(1, x.shape[dim] + 1, dtype=x.dtype)
-            size = (rank * ordered > sums).sum(dim, keepdims=True)
-            level = fw.take(sums, size - 1, dim) / size
-            out = fw.np.clip(x - level, 0)
-            ctx.save_for_backward(size, out)
-            return out
+    def forward(ctx, x, dim=-1):
+        ctx.dim = dim
+        order = fw.np.argsort(-x, dim)
+        ordered = fw.take(x, order, dim)
+        sums = fw.np.cumsum(ordered, dim) - 1
+        rank = fw.np.arange(1, x.shape[dim] + 1, dtype=x.dtype)
+        size = (rank * ordered > sums).sum(dim, keepdims=True)
+        level = fw.take(sums, size - 1, dim) / size
+        out = fw.np.clip(x - level, 0)
+        ctx.save_for_backward(size, out)
+        return out
 
-        @staticmethod
-        def backward(ctx, g):
-            size, out = ctx.saved_tensors
-            support = out > 0
-            mean = (g * support).sum(ctx.dim, keepdims=True) / size
-            return support * (g - mean), None
+    def backward(ctx, g):
+        size, out = ctx.saved_tensors
+        support = out > 0
+        mean = (g * support).sum(ctx.dim, keepdims=True) / size
+        return support * (g - mean), None
 
-    return Sparsemax.apply
+    return fw.make(forward=forward, backward=backward).apply
 
 
+@CASES.add("log_sum_exp", normal(3, 4), forward=True)
+@exact(lambda x: jax.nn.logsumexp(x, 1))
 def log_sum_exp(fw):
-    class LogSumExp(fw.Function):
-        """Of the last axis. Saves its input and its output; both modes."""
+    """Of the last axis. Saves its input and its output; both modes."""
 
-        @staticmethod
-        def forward(ctx, x, dim):
-            top = fw.np.amax(x, dim)
-            out = fw.np.log(fw.np.exp(x - top[..., None]).sum(dim)) + top
-            ctx.save_for_backward(x, out)
-            ctx.save_for_forward(x, out)
-            ctx.dim = dim
-            return out
+    def forward(ctx, x, dim):
+        top = fw.np.amax(x, dim)
+        out = fw.np.log(fw.np.exp(x - top[..., None]).sum(dim)) + top
+        ctx.save_for_backward(x, out)
+        ctx.save_for_forward(x, out)
+        ctx.dim = dim
+        return out
 
-        @staticmethod
-        def backward(ctx, g):
-            x, out = ctx.saved_tensors
-            softmax = fw.np.exp(x - out[..., None])
-            return g[..., None] * softmax, None
+    def backward(ctx, g):
+        x, out = ctx.saved_tensors
+        softmax = fw.np.exp(x - out[..., None])
+        return g[..., None] * softmax, None
 
-        @staticmethod
-        def jvp(ctx, t, _):
-            x, out = ctx.saved_tensors
-            return (t * fw.np.exp(x - out[..., None])).sum(ctx.dim)
+    def jvp(ctx, t, _):
+        x, out = ctx.saved_tensors
+        return (t * fw.np.exp(x - out[..., None])).sum(ctx.dim)
 
-    return lambda x: LogSumExp.apply(x, -1)
+    apply = fw.make(forward=forward, backward=backward, jvp=jvp).apply
+    return lambda x: apply(x, -1)
 
 
 _FAR = -1e30  # the log of nothing, which can still be subtracted
@@ -78,53 +77,26 @@ def forward_scores(fw, logp):
     return fw.np.concatenate([first[None], rest]), last[-1]
 
 
+# From here on intermediate values are saved: torch loses their derivative.
+@CASES.add("alignment", normal(5, 3), second=False)
+@exact(lambda x: -forward_scores(frameworks.Jaxfn(), jax.nn.log_softmax(x))[1])
 def alignment(fw):
-    class Alignment(fw.Function):
-        """Minus the log of the sum over all monotone paths from the first to the last
-        state, as in CTC without blanks. The gradient is known in forward: minus the
-        probability that a path goes through a state."""
+    """Minus the log of the sum over all monotone paths from the first to the last
+    state, as in CTC without blanks. The gradient is known in forward: minus the
+    probability that a path goes through a state."""
 
-        @staticmethod
-        def forward(ctx, logp):
-            alpha, total = forward_scores(fw, logp)
-            beta = fw.np.flip(forward_scores(fw, fw.np.flip(logp, (0, 1)))[0], (0, 1))
-            ctx.save_for_backward(-fw.np.exp(alpha + beta - logp - total))
-            return -total
+    def forward(ctx, logp):
+        alpha, total = forward_scores(fw, logp)
+        beta = fw.np.flip(forward_scores(fw, fw.np.flip(logp, (0, 1)))[0], (0, 1))
+        ctx.save_for_backward(-fw.np.exp(alpha + beta - logp - total))
+        return -total
 
-        @staticmethod
-        def backward(ctx, g):
-            (grad,) = ctx.saved_tensors
-            return g * grad
+    def backward(ctx, g):
+        (grad,) = ctx.saved_tensors
+        return g * grad
 
-    return lambda x: Alignment.apply(fw.nn.log_softmax(x, 1))
-
-
-def linear_cross_entropy(fw):
-    class LinearCrossEntropy(fw.Function):
-        """Mean cross entropy of x @ w, a few rows at a time, so that the logits of all
-        rows never exist together; forward computes the gradients too."""
-
-        @staticmethod
-        def forward(ctx, x, w, targets, chunk):
-            n = x.shape[0]
-            loss, dw, dx = 0.0, fw.np.zeros_like(w), []
-            for start in range(0, n, chunk):
-                rows, labels = x[start : start + chunk], targets[start : start + chunk]
-                logp = fw.nn.log_softmax(rows @ w, 1)
-                hot = labels[:, None] == fw.np.arange(w.shape[1])
-                loss = loss - (logp * hot).sum() / n
-                dlogits = (fw.np.exp(logp) - fw.np.ones_like(logp) * hot) / n
-                dx.append(dlogits @ w.T)
-                dw = dw + rows.T @ dlogits
-            ctx.save_for_backward(fw.np.concatenate(dx), dw)
-            return loss
-
-        @staticmethod
-        def backward(ctx, g):
-            dx, dw = ctx.saved_tensors
-            return g * dx, g * dw, None, None
-
-    return lambda x, w, targets: LinearCrossEntropy.apply(x, w, targets, 2)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x: apply(fw.nn.log_softmax(x, 1))
 
 
 def plain_linear_cross_entropy(x, w, targets):
@@ -132,25 +104,34 @@ def plain_linear_cross_entropy(x, w, targets):
     return -jnp.take_along_axis(logp, targets[:, None], 1).mean()
 
 
-def smooth_l1(fw):
-    class SmoothL1(fw.Function):
-        """Only the gradients that are needed are computed; the loss is not reduced."""
+@CASES.add(
+    "linear_cross_entropy", normal(5, 3), normal(3, 4), integers(4, 5), second=False
+)
+@exact(plain_linear_cross_entropy)
+def linear_cross_entropy(fw):
+    """Mean cross entropy of x @ w, a few rows at a time, so that the logits of all
+    rows never exist together; forward computes the gradients too."""
 
-        @staticmethod
-        def forward(ctx, x, y, beta):
-            ctx.beta = beta
-            ctx.save_for_backward(x - y)
-            size = fw.np.abs(x - y)
-            return fw.np.where(size < beta, size * size / (2 * beta), size - beta / 2)
+    def forward(ctx, x, w, targets, chunk):
+        n = x.shape[0]
+        loss, dw, dx = 0.0, fw.np.zeros_like(w), []
+        for start in range(0, n, chunk):
+            rows, labels = x[start : start + chunk], targets[start : start + chunk]
+            logp = fw.nn.log_softmax(rows @ w, 1)
+            hot = labels[:, None] == fw.np.arange(w.shape[1])
+            loss = loss - (logp * hot).sum() / n
+            dlogits = (fw.np.exp(logp) - fw.np.ones_like(logp) * hot) / n
+            dx.append(dlogits @ w.T)
+            dw = dw + rows.T @ dlogits
+        ctx.save_for_backward(fw.np.concatenate(dx), dw)
+        return loss
 
-        @staticmethod
-        def backward(ctx, g):
-            (d,) = ctx.saved_tensors
-            slope = fw.np.where(fw.np.abs(d) < ctx.beta, d / ctx.beta, fw.np.sign(d))
-            need_x, need_y, _ = ctx.needs_input_grad
-            return g * slope if need_x else None, -g * slope if need_y else None, None
+    def backward(ctx, g):
+        dx, dw = ctx.saved_tensors
+        return g * dx, g * dw, None, None
 
-    return twice_smooth_l1(SmoothL1.apply, fw)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x, w, targets: apply(x, w, targets, 2)
 
 
 def twice_smooth_l1(f, fw):
@@ -162,35 +143,22 @@ def plain_smooth_l1(x, y, beta):
     return jnp.where(size < beta, size * size / (2 * beta), size - beta / 2)
 
 
-CASES = [
-    Case("sparsemax", *both(sparsemax), (normal(3, 4),)),
-    Case(
-        "log_sum_exp",
-        *both(log_sum_exp),
-        (normal(3, 4),),
-        exact=lambda x: jax.nn.logsumexp(x, 1),
-        forward=True,
-    ),
-    # From here on intermediate values are saved: torch loses their derivative.
-    Case(
-        "alignment",
-        *both(alignment),
-        (normal(5, 3),),
-        second=False,
-        exact=lambda x: -forward_scores(frameworks.Jaxfn(), jax.nn.log_softmax(x))[1],
-    ),
-    Case(
-        "linear_cross_entropy",
-        *both(linear_cross_entropy),
-        (normal(5, 3), normal(3, 4), integers(4, 5)),
-        second=False,
-        exact=plain_linear_cross_entropy,
-    ),
-    Case(
-        "smooth_l1",
-        *both(smooth_l1),
-        (normal(3, 4), normal(3, 4)),
-        second=False,
-        exact=twice_smooth_l1(plain_smooth_l1, frameworks.Jaxfn()),
-    ),
-]
+@CASES.add("smooth_l1", normal(3, 4), normal(3, 4), second=False)
+@exact(twice_smooth_l1(plain_smooth_l1, frameworks.Jaxfn()))
+def smooth_l1(fw):
+    """Only the gradients that are needed are computed; the loss is not reduced."""
+
+    def forward(ctx, x, y, beta):
+        ctx.beta = beta
+        ctx.save_for_backward(x - y)
+        size = fw.np.abs(x - y)
+        return fw.np.where(size < beta, size * size / (2 * beta), size - beta / 2)
+
+    def backward(ctx, g):
+        (d,) = ctx.saved_tensors
+        slope = fw.np.where(fw.np.abs(d) < ctx.beta, d / ctx.beta, fw.np.sign(d))
+        need_x, need_y, _ = ctx.needs_input_grad
+        return g * slope if need_x else None, -g * slope if need_y else None, None
+
+    apply = fw.make(forward=forward, backward=backward).apply
+    return twice_smooth_l1(apply, fw)

@@ -2,28 +2,9 @@
 
 import jax.numpy as jnp
 
-from tests.parity.catalogue.case import Case, both, normal
+from tests.parity.catalogue.case import Family, exact, normal
 
-
-def layer_norm(fw):
-    class LayerNorm(fw.Function):
-        @staticmethod
-        def forward(ctx, x, weight, bias, eps):
-            mean = x.mean(-1, keepdims=True)
-            rstd = 1 / fw.np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + eps)
-            ctx.save_for_backward(x, weight, mean, rstd)
-            return (x - mean) * rstd * weight + bias
-
-        @staticmethod
-        def backward(ctx, g):
-            x, weight, mean, rstd = ctx.saved_tensors
-            hat = (x - mean) * rstd
-            scaled = g * weight
-            along = (scaled * hat).mean(-1, keepdims=True)
-            dx = (scaled - scaled.mean(-1, keepdims=True) - hat * along) * rstd
-            return dx, (g * hat).sum(0), g.sum(0), None
-
-    return lambda x, w, b: LayerNorm.apply(x, w, b, 1e-3)
+CASES = Family()
 
 
 def plain_layer_norm(x, weight, bias):
@@ -32,26 +13,26 @@ def plain_layer_norm(x, weight, bias):
     return centred / size * weight + bias
 
 
-def rms_norm(fw):
-    class RmsNorm(fw.Function):
-        """The gradient of the weight has a shape that is summed to the weight's."""
+# The statistics are intermediate values: torch loses their derivative.
+@CASES.add("layer_norm", normal(3, 4), normal(4), normal(4), second=False)
+@exact(plain_layer_norm)
+def layer_norm(fw):
+    def forward(ctx, x, weight, bias, eps):
+        mean = x.mean(-1, keepdims=True)
+        rstd = 1 / fw.np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + eps)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        return (x - mean) * rstd * weight + bias
 
-        @staticmethod
-        def forward(ctx, x, weight=None, eps=1e-6):
-            ctx.rstd = 1 / fw.np.sqrt((x * x).mean(-1, keepdims=True) + eps)
-            ctx.save_for_backward(x, weight)
-            y = x * ctx.rstd
-            return y if weight is None else y * weight
+    def backward(ctx, g):
+        x, weight, mean, rstd = ctx.saved_tensors
+        hat = (x - mean) * rstd
+        scaled = g * weight
+        along = (scaled * hat).mean(-1, keepdims=True)
+        dx = (scaled - scaled.mean(-1, keepdims=True) - hat * along) * rstd
+        return dx, (g * hat).sum(0), g.sum(0), None
 
-        @staticmethod
-        def backward(ctx, g):
-            x, weight = ctx.saved_tensors
-            hat = x * ctx.rstd
-            scaled = g if weight is None else g * weight
-            dx = (scaled - hat * (scaled * hat).mean(-1, keepdims=True)) * ctx.rstd
-            return dx, (None if weight is None else g * hat), None
-
-    return lambda x, w: RmsNorm.apply(RmsNorm.apply(x, w), None, 0.1)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x, w, b: apply(x, w, b, 1e-3)
 
 
 def plain_rms_norm(x, weight):
@@ -59,64 +40,62 @@ def plain_rms_norm(x, weight):
     return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 0.1)
 
 
+@CASES.add("rms_norm", normal(3, 4), normal(4), second=False)
+@exact(plain_rms_norm)
+def rms_norm(fw):
+    """The gradient of the weight has a shape that is summed to the weight's."""
+
+    def forward(ctx, x, weight=None, eps=1e-6):
+        ctx.rstd = 1 / fw.np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+        ctx.save_for_backward(x, weight)
+        y = x * ctx.rstd
+        return y if weight is None else y * weight
+
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        hat = x * ctx.rstd
+        scaled = g if weight is None else g * weight
+        dx = (scaled - hat * (scaled * hat).mean(-1, keepdims=True)) * ctx.rstd
+        return dx, (None if weight is None else g * hat), None
+
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x, w: apply(apply(x, w), None, 0.1)
+
+
+@CASES.add("normalise", normal(3, 4))
 def normalise(fw):
-    class Normalise(fw.Function):
-        """Unit vectors and their lengths: both outputs are saved."""
+    """Unit vectors and their lengths: both outputs are saved."""
 
-        @staticmethod
-        def forward(ctx, x):
-            size = fw.np.sqrt((x * x).sum(-1, keepdims=True))
-            unit = x / size
-            ctx.save_for_backward(unit, size)
-            return unit, size
+    def forward(ctx, x):
+        size = fw.np.sqrt((x * x).sum(-1, keepdims=True))
+        unit = x / size
+        ctx.save_for_backward(unit, size)
+        return unit, size
 
-        @staticmethod
-        def backward(ctx, g_unit, g_size):
-            unit, size = ctx.saved_tensors
-            along = (g_unit * unit).sum(-1, keepdims=True)
-            return (g_unit - unit * along) / size + unit * g_size
+    def backward(ctx, g_unit, g_size):
+        unit, size = ctx.saved_tensors
+        along = (g_unit * unit).sum(-1, keepdims=True)
+        return (g_unit - unit * along) / size + unit * g_size
 
-    return Normalise.apply
+    return fw.make(forward=forward, backward=backward).apply
 
 
+@CASES.add("batch_norm", normal(3, 4), normal(4), second=False)
 def batch_norm(fw):
-    class BatchNorm(fw.Function):
-        """Returns the new running mean too, which has no derivative."""
+    """Returns the new running mean too, which has no derivative."""
 
-        @staticmethod
-        def forward(ctx, x, running, momentum):
-            mean = x.mean(0)
-            rstd = 1 / fw.np.sqrt(((x - mean) ** 2).mean(0) + 1e-5)
-            hat = (x - mean) * rstd
-            new = running + momentum * (mean - running)
-            ctx.mark_non_differentiable(new)
-            ctx.save_for_backward(hat, rstd)
-            return hat, new
+    def forward(ctx, x, running, momentum):
+        mean = x.mean(0)
+        rstd = 1 / fw.np.sqrt(((x - mean) ** 2).mean(0) + 1e-5)
+        hat = (x - mean) * rstd
+        new = running + momentum * (mean - running)
+        ctx.mark_non_differentiable(new)
+        ctx.save_for_backward(hat, rstd)
+        return hat, new
 
-        @staticmethod
-        def backward(ctx, g, _):
-            hat, rstd = ctx.saved_tensors
-            return (g - g.mean(0) - hat * (g * hat).mean(0)) * rstd, None, None
+    def backward(ctx, g, _):
+        hat, rstd = ctx.saved_tensors
+        return (g - g.mean(0) - hat * (g * hat).mean(0)) * rstd, None, None
 
-    return lambda x, running: BatchNorm.apply(x, running, 0.1)
-
-
-CASES = [
-    # The statistics are intermediate values: torch loses their derivative.
-    Case(
-        "layer_norm",
-        *both(layer_norm),
-        (normal(3, 4), normal(4), normal(4)),
-        second=False,
-        exact=plain_layer_norm,
-    ),
-    Case(
-        "rms_norm",
-        *both(rms_norm),
-        (normal(3, 4), normal(4)),
-        second=False,
-        exact=plain_rms_norm,
-    ),
-    Case("normalise", *both(normalise), (normal(3, 4),)),
-    Case("batch_norm", *both(batch_norm), (normal(3, 4), normal(4)), second=False),
-]
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x, running: apply(x, running, 0.1)

@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 
-from tests.parity.catalogue.case import Case, both, normal
+from tests.parity.catalogue.case import Family, exact, normal
+
+CASES = Family()
 
 
 def block(np):
@@ -13,24 +15,26 @@ def block(np):
     return run
 
 
+# torch's backward leaves autograd, or saves intermediate values.
+@CASES.add("recompute", normal(3, 4), normal(4, 4), normal(4), second=False)
+@exact(block(jnp))
 def recompute(fw):
-    class Recompute(fw.Function):
-        """A function and its arguments: backward runs the function again."""
+    """A function and its arguments: backward runs the function again."""
 
-        @staticmethod
-        def forward(ctx, function, *args):
-            ctx.function = function
-            ctx.save_for_backward(*args)
-            return function(*args)
+    def forward(ctx, function, *args):
+        ctx.function = function
+        ctx.save_for_backward(*args)
+        return function(*args)
 
-        @staticmethod
-        def backward(ctx, *grads):
-            outs, pull = fw.pullback(ctx.function, *ctx.saved_tensors)
-            return None, *pull(tuple(grads) if isinstance(outs, tuple) else grads[0])
+    def backward(ctx, *grads):
+        outs, pull = fw.pullback(ctx.function, *ctx.saved_tensors)
+        return None, *pull(tuple(grads) if isinstance(outs, tuple) else grads[0])
 
-    return lambda *args: Recompute.apply(block(fw.np), *args)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda *args: apply(block(fw.np), *args)
 
 
+@CASES.add("ode_adjoint", normal(3, 4), normal(4, 4), second=False)
 def ode_adjoint(fw):
     class OdeAdjoint(fw.Function):
         """Runge-Kutta steps of y' = f(y, w); backward solves the adjoint equation back
@@ -79,60 +83,41 @@ def ode_adjoint(fw):
     return lambda y, w: OdeAdjoint.apply(field, y, w, 1.0, 4)
 
 
-def reversible(fw):
-    class Reversible(fw.Function):
-        """y1 = x1 + f(x2), y2 = x2 + g(y1): saves only its outputs, from which backward
-        computes the inputs again."""
-
-        @staticmethod
-        def forward(ctx, x1, x2, f, g, *params):
-            ctx.f, ctx.g = f, g
-            wf, wg = params
-            y1 = x1 + f(x2, wf)
-            y2 = x2 + g(y1, wg)
-            ctx.save_for_backward(y1, y2, *params)
-            return y1, y2
-
-        @staticmethod
-        def backward(ctx, d1, d2):
-            y1, y2, wf, wg = ctx.saved_tensors
-            out, pull = fw.pullback(ctx.g, y1, wg)
-            x2 = y2 - out
-            by_y1, dwg = pull(d2)
-            d1 = d1 + by_y1
-            _, pull = fw.pullback(ctx.f, x2, wf)
-            by_x2, dwf = pull(d1)
-            return d1, d2 + by_x2, None, None, dwf, dwg
-
-    def layer(x, w):
-        return fw.np.tanh(x @ w)
-
-    def reversible(x, wf, wg):
-        return Reversible.apply(x[:, :2], x[:, 2:], layer, layer, wf, wg)
-
-    return reversible
-
-
 def plain_reversible(x, wf, wg):
     y1 = x[:, :2] + jnp.tanh(x[:, 2:] @ wf)
     return y1, x[:, 2:] + jnp.tanh(y1 @ wg)
 
 
-CASES = [
-    # torch's backward leaves autograd, or saves intermediate values.
-    Case(
-        "recompute",
-        *both(recompute),
-        (normal(3, 4), normal(4, 4), normal(4)),
-        second=False,
-        exact=block(jnp),
-    ),
-    Case("ode_adjoint", *both(ode_adjoint), (normal(3, 4), normal(4, 4)), second=False),
-    Case(
-        "reversible",
-        *both(reversible),
-        (normal(3, 4), normal(2, 2), normal(2, 2)),
-        second=False,
-        exact=plain_reversible,
-    ),
-]
+@CASES.add("reversible", normal(3, 4), normal(2, 2), normal(2, 2), second=False)
+@exact(plain_reversible)
+def reversible(fw):
+    """y1 = x1 + f(x2), y2 = x2 + g(y1): saves only its outputs, from which backward
+    computes the inputs again."""
+
+    def forward(ctx, x1, x2, f, g, *params):
+        ctx.f, ctx.g = f, g
+        wf, wg = params
+        y1 = x1 + f(x2, wf)
+        y2 = x2 + g(y1, wg)
+        ctx.save_for_backward(y1, y2, *params)
+        return y1, y2
+
+    def backward(ctx, d1, d2):
+        y1, y2, wf, wg = ctx.saved_tensors
+        out, pull = fw.pullback(ctx.g, y1, wg)
+        x2 = y2 - out
+        by_y1, dwg = pull(d2)
+        d1 = d1 + by_y1
+        _, pull = fw.pullback(ctx.f, x2, wf)
+        by_x2, dwf = pull(d1)
+        return d1, d2 + by_x2, None, None, dwf, dwg
+
+    apply = fw.make(forward=forward, backward=backward).apply
+
+    def layer(x, w):
+        return fw.np.tanh(x @ w)
+
+    def reversible(x, wf, wg):
+        return apply(x[:, :2], x[:, 2:], layer, layer, wf, wg)
+
+    return reversible

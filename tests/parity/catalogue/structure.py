@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from tests.parity.catalogue.case import Case, both, normal
+from tests.parity.catalogue.case import Family, exact, normal
+
+CASES = Family()
 
 
+@CASES.add("factory", normal(3, 4))
 def powers(fw):
     def power(n):
         """A class made by a factory, with the number in its closure."""
@@ -26,6 +29,7 @@ def powers(fw):
     return lambda x: power(2)(x) + power(3)(x)
 
 
+@CASES.add("inherited", normal(3, 4))
 def inherited(fw):
     class Threshold(fw.Function):
         """A base class with backward, a constant and a helper."""
@@ -59,6 +63,8 @@ def inherited(fw):
     return lambda x: Threshold.apply(x) * ThresholdScaled.apply(x)
 
 
+@CASES.add("undecorated", normal(3, 4))
+@exact(jnp.cos)
 def undecorated(fw):
     class Undecorated(fw.Function):
         """Methods without a decorator, called through the class."""
@@ -74,6 +80,8 @@ def undecorated(fw):
     return Undecorated.apply
 
 
+@CASES.add("nested_class", normal(3, 4), second=False)
+@exact(lambda x: jax.nn.soft_sign(2 * x))
 def nested(fw):
     class Layer:
         """A class that holds its Function."""
@@ -97,6 +105,8 @@ def nested(fw):
     return Layer(2.0)
 
 
+@CASES.add("backward_calls_apply", normal(3, 4))
+@exact(jax.nn.sigmoid)
 def sigmoid(fw):
     class Sigmoid(fw.Function):
         """Backward is a Function of its own, which gives the second derivative."""
@@ -126,6 +136,7 @@ def sigmoid(fw):
     return Sigmoid.apply
 
 
+@CASES.add("once_differentiable", normal(3, 4), second=False)
 def once_only(fw):
     class OnceOnly(fw.Function):
         @staticmethod
@@ -142,6 +153,7 @@ def once_only(fw):
     return OnceOnly.apply
 
 
+@CASES.add("amp", normal(3, 4), normal(4, 4))
 def mixed(fw):
     class Mixed(fw.Function):
         """The decorators of amp, outside autocast."""
@@ -159,22 +171,3 @@ def mixed(fw):
             return g @ b.T, a.T @ g
 
     return Mixed.apply
-
-
-X = (normal(3, 4),)
-
-CASES = [
-    Case("factory", *both(powers), X),
-    Case("inherited", *both(inherited), X),
-    Case("undecorated", *both(undecorated), X, exact=jnp.cos),
-    Case(
-        "nested_class",
-        *both(nested),
-        X,
-        second=False,
-        exact=lambda x: jax.nn.soft_sign(2 * x),
-    ),
-    Case("backward_calls_apply", *both(sigmoid), X, exact=jax.nn.sigmoid),
-    Case("once_differentiable", *both(once_only), X, second=False),
-    Case("amp", *both(mixed), (normal(3, 4), normal(4, 4))),
-]
