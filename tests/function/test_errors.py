@@ -12,19 +12,10 @@ import pytest
 
 import jaxfn
 from jaxfn._core import internals
-from tests.build import function
+from tests.build import function, nothing
 
 S = jnp.float32(3)
 X = jnp.float32([1, 2, 3])
-
-
-def mul(**rules):
-    """A Function of two arrays and a static value, with these rules."""
-    return function("Mul", forward=lambda ctx, a, k, b: a * b, **rules).apply
-
-
-def grad(f):
-    return jax.grad(lambda a, b: f(a, "k", b), (0, 1))(S, S)
 
 
 def raises(kind, *parts):
@@ -33,47 +24,125 @@ def raises(kind, *parts):
     return pytest.raises(kind, match=f"(?s){pattern}")
 
 
-# ---- backward
-
-
-def test_without_a_backward_forward_alone_is_fine():
-    f = function(forward=lambda ctx, x: 1 * x).apply
-    assert jax.vjp(f, S)[0] == 3
-
-
-def test_backward_returns_another_structure():
-    f = function(
-        "Tree", forward=lambda ctx, p: p["a"], backward=lambda ctx, g: {"b": g}
-    ).apply
-    with raises(ValueError, "`Tree.backward`", "another structure", "`p`"):
-        jax.grad(lambda x: f({"a": x}))(S)
-
-
-def test_backward_returns_complex_for_real():
-    f = mul(backward=lambda ctx, g: (g * 1j, None, g))
-    with raises(TypeError, "`Mul.backward` returned a complex gradient", r"f32\[\]"):
-        grad(f)
-
-
-# ---- jvp
-
-
 def tangent(f):
     return jax.jvp(f, (S,), (jnp.float32(1),))[1]
 
 
-def test_jvp_returns_complex_for_real():
-    f = function("One", forward=lambda ctx, x: x, jvp=lambda ctx, t: t * 1j).apply
-    with raises(TypeError, "`One.jvp` returned a complex tangent"):
-        tangent(f)
+def batched(rule):
+    """vmap, over two rows, of a Function with this vmap rule."""
+    f = function("Batch", forward=lambda x: 2 * x, setup_context=nothing, vmap=rule)
+    return jax.vmap(f.apply)(jnp.ones((2, 3)))
 
 
-def test_jvp_returns_another_structure():
-    f = function(
-        "One", forward=lambda ctx, x: {"a": 1 * x}, jvp=lambda ctx, t: {"b": t}
-    ).apply
-    with raises(ValueError, "`One.jvp` returned a tangent of another structure"):
-        jax.jvp(f, (S,), (S,))
+def one(**rules):
+    """A Function of one array, whose value is the argument, with these rules."""
+    return function("One", **{"forward": lambda ctx, x: 1 * x, **rules}).apply
+
+
+def tree(**rules):
+    """The same, in a dict."""
+    return one(forward=lambda ctx, x: {"a": 1 * x}, **rules)
+
+
+OTHER_VALUES = (
+    "`Batch.vmap` returned other values than forward for output array 0",
+    r"expected f32\[3\] for each example",
+)
+GIVEN = {"backward": lambda ctx, g: g, "generate_jvp_rule": True}
+
+MUTABLE = (
+    "apply got a mutable array",
+    r"Pass its value, ref\[...\]",
+    "a rule is to write to it, take jaxfn.custom_func",
+)
+BELOW_THE_RANGE = (
+    r"Dimension out of range \(expected to be in range of \[-2, 1\], but got -3\)"
+)
+
+# A program, and its error.
+MISTAKES = {
+    "a complex tangent of what is real": (
+        lambda: tangent(one(jvp=lambda ctx, t: t * 1j)),
+        raises(TypeError, "`One.jvp` returned a complex tangent"),
+    ),
+    "a tangent of another structure": (
+        lambda: tangent(tree(jvp=lambda ctx, t: {"b": t})),
+        raises(ValueError, "`One.jvp` returned a tangent of another structure"),
+    ),
+    "arbitrary keywords": (
+        lambda: function(forward=lambda ctx, x, **kw: x).apply(S, a=1),
+        raises(TypeError, "unexpected keyword argument 'a'"),
+    ),
+    "keys that JAX can't sort": (
+        lambda: jax.grad(
+            lambda x: one(forward=lambda ctx, x: {1: x, "a": x}, **GIVEN)(x)[1]
+        )(S),
+        raises(TypeError, "keys that can't be sorted"),
+    ),
+    "generate_jvp_rule and jvp": (
+        lambda: jax.grad(one(jvp=lambda ctx, t: t, **GIVEN))(S),
+        raises(RuntimeError, "`One` has generate_jvp_rule=True and an overridden jvp"),
+    ),
+    "generate_jvp_rule without backward": (
+        lambda: jax.jit(one(generate_jvp_rule=True))(S),
+        raises(RuntimeError, "`One` has generate_jvp_rule=True and no backward"),
+    ),
+    "a mutable array": (
+        lambda: jax.jit(one(forward=lambda ctx, ref: 1.0))(jax.new_ref(S)),
+        raises(TypeError, *MUTABLE),
+    ),
+    "a mutable array in a list": (
+        lambda: jax.jit(one(forward=lambda ctx, refs: 1.0))([jax.new_ref(S)]),
+        raises(TypeError, *MUTABLE),
+    ),
+    "a batch dim below the range": (
+        lambda: batched(lambda info, in_dims, x: (x, -3)),
+        raises(IndexError, BELOW_THE_RANGE, "`Batch.vmap`"),
+    ),
+    "a bool for a batch dim": (
+        lambda: batched(lambda info, in_dims, x: (x, True)),
+        raises(TypeError, "`Batch.vmap` returned a bad out_dims", "expected an int"),
+    ),
+    "a batch of another structure": (
+        lambda: batched(lambda info, in_dims, x: ([x], [0])),
+        raises(ValueError, "`Batch.vmap` returned an output of another structure"),
+    ),
+    "a number for a batch": (
+        lambda: batched(lambda info, in_dims, x: (2.0, None)),
+        raises(ValueError, "`Batch.vmap`", "of array, got .* of static"),
+    ),
+    "a text for a batch": (
+        lambda: batched(lambda info, in_dims, x: ("s", None)),
+        raises(ValueError, "`Batch.vmap`", "of array, got .* of static"),
+    ),
+    "examples of another shape": (
+        lambda: batched(lambda info, in_dims, x: (x.sum(1), 0)),
+        raises(ValueError, *OTHER_VALUES, r"f32\[2\] with out_dims 0"),
+    ),
+    "one example of another shape": (
+        lambda: batched(lambda info, in_dims, x: (x, None)),
+        raises(ValueError, *OTHER_VALUES, r"f32\[2,3\] with out_dims None"),
+    ),
+    "complex examples": (
+        lambda: batched(lambda info, in_dims, x: (x.astype(complex), 0)),
+        raises(ValueError, *OTHER_VALUES, r"c64\[2,3\] with out_dims 0"),
+    ),
+}
+
+
+@pytest.mark.thinned(1)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(mistake):
+    program, error = MISTAKES[mistake]
+    with error:
+        program()
+
+
+# ---- rules
+
+
+def test_without_a_backward_forward_alone_is_fine():
+    assert jax.vjp(one(), S)[0] == 3
 
 
 @pytest.mark.parametrize("materialize", [True, False])
@@ -97,30 +166,27 @@ def test_none_is_the_tangent_of_what_has_none():
 # ---- forward and apply
 
 
-@pytest.mark.parametrize("style", ["combined", "separate"])
-def test_arguments_that_do_not_fit(style):
-    if style == "combined":
-        f = function(forward=lambda ctx, x, k: x).apply
-    else:
-        f = function(forward=lambda x, k: x, setup_context=lambda *a: None).apply
-    with pytest.raises(TypeError, match="unexpected keyword argument 'zz'"):
-        f(S, zz=1)
-    with pytest.raises(TypeError, match="multiple values for argument 'x'"):
-        f(S, x=S)
-    with pytest.raises(
-        TypeError, match=r"missing required argument: 'x' \(position 0\)"
-    ):
-        f(k=2)
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'k'"):
-        f(S)
-    with pytest.raises(TypeError, match="positional argument"):
-        f(S, 1, 2)
+MISFITS = {
+    "unknown": (lambda f: f(S, zz=1), "unexpected keyword argument 'zz'"),
+    "twice": (lambda f: f(S, x=S), "multiple values for argument 'x'"),
+    "gap": (lambda f: f(k=2), r"missing required argument: 'x' \(position 0\)"),
+    "missing": (lambda f: f(S), "missing 1 required positional argument: 'k'"),
+    "too many": (lambda f: f(S, 1, 2), "positional argument"),
+}
 
 
-def test_arbitrary_keywords():
-    f = function(forward=lambda ctx, x, **kw: x).apply
-    with pytest.raises(TypeError, match="unexpected keyword argument 'a'"):
-        f(S, a=1)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"forward": lambda ctx, x, k: x},
+        {"forward": lambda x, k: x, "setup_context": nothing},
+    ],
+    ids=["combined", "separate"],
+)
+def test_arguments_that_do_not_fit(rules):
+    for call, match in MISFITS.values():
+        with pytest.raises(TypeError, match=match):
+            call(function(**rules).apply)
 
 
 def test_a_keyword_only_array():
@@ -130,9 +196,8 @@ def test_a_keyword_only_array():
         lambda: f(S, y=[S]),
         lambda: jax.vmap(lambda y: f(S, y=y))(X),
     ):
-        with raises(
-            NotImplementedError, "kwarg-only Tensor args", "'y'", "`F.forward`"
-        ):
+        words = "kwarg-only Tensor args", "'y'", "`F.forward`"
+        with raises(NotImplementedError, *words):
             call()
 
 
@@ -141,20 +206,11 @@ def test_an_array_hidden_in_an_output():
         def __init__(self, x):
             self.x = x
 
-    f = function(
-        "Hide", forward=lambda ctx, x: Hidden(2 * x), backward=lambda ctx, g: g
-    )
-    assert f.apply(S).x == 6
-    with raises(
-        TypeError, "`Hide.forward` returned an array inside an object of type Hidden"
-    ):
-        jax.grad(lambda x: f.apply(x).x)(S)
-
-
-def test_an_array_in_a_dict_that_jax_cannot_flatten():
-    f = function(forward=lambda ctx, x: {1: x, "a": x}, backward=lambda ctx, g: g).apply
-    with raises(TypeError, "keys that can't be sorted"):
-        jax.grad(lambda x: f(x)[1])(S)
+    f = one(forward=lambda ctx, x: Hidden(2 * x), backward=lambda ctx, g: g)
+    assert f(S).x == 6
+    words = "`One.forward` returned an array inside an object of type Hidden"
+    with raises(TypeError, words):
+        jax.grad(lambda x: f(x).x)(S)
 
 
 @pytest.mark.parametrize("rule", ["forward", "vjp", "jvp", "vmap", "setup_context"])
@@ -168,31 +224,19 @@ def test_the_base_class_defines_nothing(rule):
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad])
 def test_marking_what_is_no_output_or_input(transform):
-    def forward(ctx, x):
-        ctx.mark_non_differentiable(2 * x)
-        return 1 * x
+    def marking(method):
+        def forward(ctx, x):
+            getattr(ctx, method)(2 * x)
+            return 1 * x
 
-    f = function("Mark", forward=forward, backward=lambda ctx, g: g).apply
-    with raises(
-        ValueError,
-        "`Mark.forward`",
-        "called ctx.mark_non_differentiable",
-        "not an output",
-    ):
-        transform(f)(S)
+        return transform(one(forward=forward, backward=lambda ctx, g: g))
 
-    def dirty(ctx, x):
-        out = 2 * x
-        ctx.mark_dirty(out)
-        return out
-
-    f = function("Mark", forward=dirty, backward=lambda ctx, g: g).apply
-    with raises(
-        ValueError,
-        r"ctx.mark_dirty\(\) received a tensor that was not an input",
-        "`Mark.forward`",
-    ):
-        transform(f)(S)
+    words = "called ctx.mark_non_differentiable", "not an output"
+    with raises(ValueError, "`One.forward`", *words):
+        marking("mark_non_differentiable")(S)
+    words = r"ctx.mark_dirty\(\) received a tensor that was not an input"
+    with raises(ValueError, words, "`One.forward`"):
+        marking("mark_dirty")(S)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +255,8 @@ def test_calling_ctx_methods_in_a_derivative_rule(method, rule):
         getattr(ctx, method)(True if method == "set_materialize_grads" else g)
         return g
 
-    f = function("Late", forward=lambda ctx, x: 1 * x, **{rule: calling}).apply
-    with raises(RuntimeError, f"`Late.{rule}` called ctx.{method}", "forward or setup"):
-        jax.grad(f)(S)
+    with raises(RuntimeError, f"`One.{rule}` called ctx.{method}", "forward or setup"):
+        jax.grad(one(**{rule: calling}))(S)
 
 
 def test_a_tracer_hidden_on_ctx():
@@ -225,118 +268,23 @@ def test_a_tracer_hidden_on_ctx():
         ctx.hidden = Hidden(x)
         return 1 * x
 
-    f = function(
-        "Hide", forward=forward, backward=lambda ctx, g: g * ctx.hidden.x
-    ).apply
-    with raises(
-        TypeError,
-        r"HideBackward: ctx.hidden holds a traced value inside an "
-        "object of type Hidden",
-        "register_pytree_node",
-    ):
+    f = one(forward=forward, backward=lambda ctx, g: g * ctx.hidden.x)
+    words = "OneBackward: ctx.hidden holds a traced value inside an object of type Hidd"
+    with raises(TypeError, words, "register_pytree_node"):
         jax.jit(jax.grad(f))(S)
     assert jax.grad(f)(S) == 3  # concrete in an eager grad, but
     with raises(TypeError, "ctx.hidden holds a traced value"):
         jax.grad(jax.grad(f))(S)
 
 
-def test_both_generate_jvp_rule_and_jvp():
-    f = function(
-        "Gen",
-        forward=lambda ctx, x: x,
-        backward=lambda ctx, g: g,
-        jvp=lambda ctx, t: t,
-        generate_jvp_rule=True,
-    ).apply
-    with raises(RuntimeError, "`Gen` has generate_jvp_rule=True and an overridden jvp"):
-        jax.grad(f)(S)
-
-
-def test_generate_jvp_rule_without_backward():
-    f = function("Gen", forward=lambda ctx, x: x, generate_jvp_rule=True).apply
-    with raises(RuntimeError, "`Gen` has generate_jvp_rule=True and no backward"):
-        jax.jit(f)(S)
-
-
-@pytest.mark.parametrize("wrap", [lambda ref: ref, lambda ref: [ref]])
-def test_a_traced_mutable_array(wrap):
-    f = function("Ref", forward=lambda ctx, x, ref: 2 * x, backward=lambda ctx, g: g)
-    words = "apply got a mutable array", r"Pass its value, ref\[...\]"
-    with raises(TypeError, *words, "a rule is to write to it, take jaxfn.custom_func"):
-        jax.jit(lambda x, ref: f.apply(x, wrap(ref)))(S, jax.new_ref(S))
-
-
-# ---- vmap
-
-
-def batched(rule, forward=lambda x: 2 * x, **more):
-    f = function(
-        "Batch",
-        forward=forward,
-        setup_context=lambda ctx, inputs, output: None,
-        vmap=rule,
-        **more,
-    ).apply
-    return jax.vmap(f)(jnp.ones((2, 3)))
-
-
-def test_a_vmap_rule_with_a_dim_below_the_range():
-    words = (
-        r"Dimension out of range \(expected to be in range of \[-2, 1\], but got -3\)"
-    )
-    with raises(IndexError, words, "`Batch.vmap`"):
-        batched(lambda info, in_dims, x: (x, -3))
-
-
-def test_a_vmap_rule_with_a_bool_for_a_dim():
-    with raises(TypeError, "`Batch.vmap` returned a bad out_dims", "expected an int"):
-        batched(lambda info, in_dims, x: (x, True))
-
-
-def test_a_vmap_rule_with_another_output_structure():
-    with raises(ValueError, "`Batch.vmap` returned an output of another structure"):
-        batched(lambda info, in_dims, x: ([x], [0]))
-
-
-@pytest.mark.parametrize("result", [2.0, "s"])
-def test_a_vmap_rule_with_a_static_value_for_an_array(result):
-    with raises(ValueError, "`Batch.vmap`", "of array, got .* of static"):
-        batched(lambda info, in_dims, x: (result, None))
-
-
-@pytest.mark.parametrize(
-    ("result", "got"),
-    [
-        (lambda x: (x.sum(1), 0), r"f32\[2\] with out_dims 0"),
-        (lambda x: (x, None), r"f32\[2,3\] with out_dims None"),
-        (lambda x: (x.astype(complex), 0), r"c64\[2,3\] with out_dims 0"),
-    ],
-    ids=["shape", "unbatched shape", "complex"],
-)
-def test_a_vmap_rule_with_other_examples_than_forward(result, got):
-    with raises(
-        ValueError,
-        "`Batch.vmap` returned other values than forward for output array 0",
-        r"expected f32\[3\] for each example",
-        got,
-    ):
-        batched(lambda info, in_dims, x: result(x))
-
-
 @pytest.mark.parametrize(
     "transform", [jax.vmap, jax.jit, lambda f: jax.grad(lambda x: f(x).sum())]
 )
 def test_a_vmap_rule_in_the_combined_style(transform):
-    f = function(
-        "Old",
-        forward=lambda ctx, x: 2 * x,
-        backward=lambda ctx, g: g,
-        vmap=lambda info, in_dims, x: (x, 0),
-    ).apply
-    assert f(S) == 6
-    with raises(
-        RuntimeError, "it must override the setup_context staticmethod", "`Old`"
-    ):
+    f = one(backward=lambda ctx, g: g, vmap=lambda info, in_dims, x: (x, 0))
+    assert f(S) == 3
+    words = "it must override the setup_context staticmethod"
+    with raises(RuntimeError, words, "`One`"):
         transform(f)(X)
 
 
