@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import jaxfn
-from tests.build import function, saving
+from tests.build import function, in_style, saving
 from tests.check.user_functions import USERS, Bisection, Conjugate, FixedPoint, Root
 from tests.check.wrong_functions import V
 from tests.sizes import only
@@ -364,69 +364,54 @@ def test_no_leak_where_another_check_fails():
     assert jaxfn.check(f, V).wrong_rules == ("backward",)
 
 
-class Spike(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return (x > 0).astype(jnp.float32)
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g / (1 + jnp.abs(x)) ** 2
-
-
 def test_an_output_that_rounds_is_named():
-    report = jaxfn.check(Spike, V, surrogate=True)
+    spike = function(
+        **in_style("combined", lambda x: (x > 0).astype(jnp.float32), saving()),
+        backward=lambda ctx, g: g / (1 + jnp.abs(ctx.saved_tensors[0])) ** 2,
+    )
+    report = jaxfn.check(spike, V, surrogate=True)
     skipped = [x.message for x in report.results if "has no slope here" in x.message]
     assert skipped
     assert all("an output is float32 and rounds" in text for text in skipped)
 
 
-class Masked(jaxfn.Function):
+def test_one_mistake_is_one_failure():
     """Its forward can't be traced, its backward is right."""
 
-    @staticmethod
     def forward(ctx, x, keep):
         ctx.save_for_backward(2 * x * keep)
         return (x * x)[keep].sum()
 
-    @staticmethod
     @jaxfn.once_differentiable
     def backward(ctx, g):
         return g * ctx.saved_tensors[0], None
 
-
-def test_one_mistake_is_one_failure():
-    report = jaxfn.check(Masked, V, jnp.array([True, False, True]))
+    masked = function("Masked", forward=forward, backward=backward)
+    report = jaxfn.check(masked, V, jnp.array([True, False, True]))
     assert report.wrong_rules == ("forward",)
     assert [x.check for x in report.failures] == ["value under jit"]
 
 
-class Product(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x, y, scale=2):
-        ctx.save_for_backward(x, y)
-        return scale * x * y
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return 2 * g * y, 2 * g * x, None
-
-
-class Separate(Product):
-    @staticmethod
-    def forward(x, y, scale=2):
-        return scale * x * y
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[:2])
-
-
 def product(x, y, scale=2):
     return scale * x * y
+
+
+def combined_product(ctx, x, y, scale=2):
+    ctx.save_for_backward(x, y)
+    return product(x, y, scale)
+
+
+def save_both(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2])
+
+
+def product_backward(ctx, g):
+    x, y = ctx.saved_tensors
+    return 2 * g * y, 2 * g * x, None
+
+
+Product = function("Product", forward=combined_product, backward=product_backward)
+Separate = function("S", base=Product, forward=product, setup_context=save_both)
 
 
 decorated = jaxfn.custom_function(product, nondiff_argnums=2)

@@ -338,43 +338,21 @@ add(
 )  # fmt: skip
 
 
-class Leaks(jaxfn.Function):
-    """Keeps what it saw on the class."""
+def _leaking(always):
+    """Keeps what it saw on the class; or only where nothing is differentiated."""
 
-    seen: Any = None
-
-    @staticmethod
     def forward(ctx, x):
-        Leaks.seen = x
+        if always or not ctx.needs_input_grad[0]:
+            fun.seen = x
         ctx.save_for_backward(x)
         return jnp.sin(x)
 
-    @staticmethod
-    def backward(ctx, g):
-        return right_sin(ctx, g)
+    fun = function("Leaks", forward=forward, backward=right_sin)
+    return fun
 
 
-add("Leaks", "forward", "leaks", V, base=Leaks)
-
-
-class LeaksWithoutDerivative(jaxfn.Function):
-    """Keeps what it saw where nothing is differentiated."""
-
-    seen: Any = None
-
-    @staticmethod
-    def forward(ctx, x):
-        if not ctx.needs_input_grad[0]:
-            LeaksWithoutDerivative.seen = x
-        ctx.save_for_backward(x)
-        return jnp.sin(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return right_sin(ctx, g)
-
-
-add("LeaksWithoutDerivative", "forward", "leaks", V, base=LeaksWithoutDerivative)
+add("Leaks", "forward", "leaks", V, base=_leaking(always=True))
+add("LeaksWithoutDerivative", "forward", "leaks", V, base=_leaking(always=False))
 
 
 # ---- other forms

@@ -7,6 +7,7 @@ import pytest
 
 import jaxfn
 from jaxfn.autograd import graph
+from tests.build import function, in_style, saving
 
 
 class Layer(jaxfn.Function):
@@ -84,37 +85,26 @@ def test_the_error_of_the_gradient_is_as_documented(dtype, error):
 def test_what_is_packed_is_what_backward_gets(wrap):
     doubled = graph.saved_tensors_hooks(lambda x: 2 * x, lambda x: x)
 
-    class Cube(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx, g):
-            return 3 * ctx.saved_tensors[0] ** 2 * g
+    cube = function(
+        **in_style("combined", lambda x: x**3, saving()),
+        backward=lambda ctx, g: 3 * ctx.saved_tensors[0] ** 2 * g,
+    ).apply
 
     def scan(x):
-        return jax.lax.scan(lambda c, _: (Cube.apply(c), None), x, None, length=1)[0]
+        return jax.lax.scan(lambda c, _: (cube(c), None), x, None, length=1)[0]
 
-    for f in (Cube.apply, scan, lambda x: jax.vmap(Cube.apply)(x[None]).sum()):
+    for f in (cube, scan, lambda x: jax.vmap(cube)(x[None]).sum()):
         with doubled:
             assert jax.grad(wrap(f))(jnp.float32(1)) == 12
         assert jax.grad(wrap(f))(jnp.float32(1)) == 3
 
 
 def test_a_jitted_function_is_traced_again_under_other_hooks():
-    class Square(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(ctx, g):
-            return 2 * ctx.saved_tensors[0] * g
-
-    f = jax.jit(jax.grad(Square.apply))
+    square = function(
+        **in_style("combined", lambda x: x * x, saving()),
+        backward=lambda ctx, g: 2 * ctx.saved_tensors[0] * g,
+    )
+    f = jax.jit(jax.grad(square.apply))
     assert f(1.0) == 2
     with graph.saved_tensors_hooks(lambda x: 10 * x, lambda x: x):
         assert f(1.0) == 20
@@ -125,13 +115,8 @@ def test_a_jitted_function_is_traced_again_under_other_hooks():
 
 
 def test_a_jitted_function_is_traced_again_under_another_autocast():
-    class Double(jaxfn.Function):
-        @staticmethod
-        @jaxfn.amp.custom_fwd(device_type="cuda", cast_inputs=jnp.bfloat16)
-        def forward(ctx, x):
-            return 2 * x
-
-    f = jax.jit(Double.apply)
+    cast = jaxfn.amp.custom_fwd(device_type="cuda", cast_inputs=jnp.bfloat16)
+    f = jax.jit(function(forward=cast(lambda ctx, x: 2 * x)).apply)
     assert f(jnp.float32(1)).dtype == jnp.float32
     with jaxfn.amp.autocast("cuda"):
         assert f(jnp.float32(1)).dtype == jnp.bfloat16
@@ -160,18 +145,6 @@ def test_an_exception_in_a_hook_passes_and_leaves_no_hook_behind():
     ):
         jax.grad(loss)(weights)
     jax.grad(loss)(weights)
-
-
-@pytest.mark.full
-def test_integers_that_hooks_keep_refuse_a_second_derivative():
-    loss, weights = layers(4)
-    with (
-        graph.save_compressed(jnp.int8),
-        pytest.raises(
-            NotImplementedError, match="hooks stored a saved array as integers"
-        ),
-    ):
-        jax.hessian(loss)(weights)
 
 
 def test_hooks_that_are_left_out_of_order_leave_nothing_behind():

@@ -10,6 +10,7 @@ import pytest
 
 import jaxfn
 from jaxfn.autograd.graph import save_compressed, saved_tensors_hooks
+from tests.build import function, in_style, saving
 
 X = jnp.array([1.0, 2.0])
 
@@ -24,28 +25,27 @@ class Layer:
 PARAMS = {"a": Layer(2 * X, 3 * X), "z": [5 * X, None]}
 
 
-class Affine(jaxfn.Function):
-    """Wrong on purpose: by 7 in backward, by 11 in jvp."""
+def forward(ctx, params, x):
+    ctx.save_for_backward(params, x)
+    ctx.save_for_forward((params, x))
+    return params["a"].w * x + params["a"].b + params["z"][0]
 
-    @staticmethod
-    def forward(ctx, params, x):
-        ctx.save_for_backward(params, x)
-        ctx.save_for_forward((params, x))
-        return params["a"].w * x + params["a"].b + params["z"][0]
 
-    @staticmethod
-    def backward(ctx, g):
-        params, _ = ctx.saved_tensors
-        assert type(params["a"]) is Layer
-        assert params["z"][1] is None
-        ones = jax.tree.map(jnp.ones_like, params)
-        grads = jax.tree.map(lambda one: 7 * one * g, ones)
-        return grads, g * params["a"].w * params["z"][0]
+def backward(ctx, g):
+    params, _ = ctx.saved_tensors
+    assert type(params["a"]) is Layer
+    assert params["z"][1] is None
+    grads = jax.tree.map(lambda p: jnp.full_like(p, 7) * g, params)
+    return grads, g * params["a"].w * params["z"][0]
 
-    @staticmethod
-    def jvp(ctx, params, x):
-        ((saved, _),) = ctx.saved_tensors
-        return 11 * x * saved["a"].w + 0 * params["a"].b
+
+def jvp(ctx, params, x):
+    ((saved, _),) = ctx.saved_tensors
+    return 11 * x * saved["a"].w + 0 * params["a"].b
+
+
+# Wrong on purpose: by 7 in backward, by 11 in jvp.
+Affine = function("Affine", forward=forward, backward=backward, jvp=jvp)
 
 
 def loss(params, x):
@@ -103,20 +103,13 @@ def test_hooks_see_the_leaves():
 
 
 def test_compressed_leaves_take_half_the_bytes():
-    class Save(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, params):
-            ctx.save_for_backward(params)
-            return params["w"].sum() + params["b"].sum()
-
-        @staticmethod
-        def backward(ctx, g):
-            (params,) = ctx.saved_tensors
-            return jax.tree.map(lambda p: g * p, params)
-
+    save = function(
+        **in_style("combined", lambda p: p["w"].sum() + p["b"].sum(), saving()),
+        backward=lambda ctx, g: jax.tree.map(lambda p: g * p, *ctx.saved_tensors),
+    )
     params = {"w": jnp.ones((4, 4)), "b": jnp.ones(4)}
     with save_compressed(jnp.bfloat16):
-        pull = jax.vjp(Save.apply, params)[1]
+        pull = jax.vjp(save.apply, params)[1]
     kept = sum(x.nbytes for x in jax.tree.leaves(pull) if x.ndim)
     assert kept == (16 + 4) * 2
     np.testing.assert_allclose(pull(jnp.float32(3))[0]["w"], 3 * np.ones((4, 4)))
@@ -131,19 +124,16 @@ def test_explain_names_the_leaves_of_a_pytree():
 
 
 def test_second_order_goes_through_the_leaves():
-    class Cube(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward({"x": x, "square": x * x})
-            return x**3
+    def forward(ctx, x):
+        ctx.save_for_backward({"x": x, "square": x * x})
+        return x**3
 
-        @staticmethod
-        def backward(ctx, g):
-            (saved,) = ctx.saved_tensors
-            return 3 * g * saved["square"]
-
-    for f in (jax.grad(jax.grad(Cube.apply)), jax.jit(jax.grad(jax.grad(Cube.apply)))):
-        assert f(2.0) == 12
+    cube = function(
+        forward=forward,
+        backward=lambda ctx, g: 3 * g * ctx.saved_tensors[0]["square"],
+    )
+    second = jax.grad(jax.grad(cube.apply))
+    assert second(2.0) == jax.jit(second)(2.0) == 12
 
 
 class Point(NamedTuple):
@@ -152,55 +142,32 @@ class Point(NamedTuple):
 
 
 def test_a_namedtuple_is_the_gradient_of_one_of_its_type():
-    class Norm(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, p):
-            return p.x + p.y
-
-        @staticmethod
-        def backward(ctx, g):
-            return Point(7 * g, 11 * g)
-
-    got = jax.grad(Norm.apply)(Point(1.0, 2.0))
-    assert got == Point(7, 11)
-    assert jax.jit(jax.grad(Norm.apply))(Point(1.0, 2.0)) == Point(7, 11)
+    f = function(
+        forward=lambda ctx, p: p.x + p.y,
+        backward=lambda ctx, g: Point(7 * g, 11 * g),
+    ).apply
+    for gradient in (jax.grad(f), jax.jit(jax.grad(f))):
+        assert gradient(Point(1.0, 2.0)) == Point(7, 11)
 
 
 def test_the_outputs_of_a_namedtuple_are_explained():
-    class Two(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return Point(x, 2 * x)
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
+    two = function(
+        forward=lambda ctx, x: Point(x, 2 * x), backward=lambda ctx, g: g
+    ).apply
     with pytest.raises(TypeError, match="returned a Point, which is a tuple: each of"):
-        jax.grad(lambda x: Two.apply(x).y)(1.0)
+        jax.grad(lambda x: two(x).y)(1.0)
 
 
 def test_messages_show_no_contents_of_arrays():
-    class Odd(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward([1.0] * 1000)
-            return x
-
-        @staticmethod
-        def backward(ctx, g):
-            return [np.ones(2)] * 1000
+    def odd(forward):
+        return function(
+            forward=forward, backward=lambda ctx, g: [np.ones(2)] * 1000
+        ).apply
 
     with pytest.raises(TypeError) as error:
-        Odd.apply(X)
+        odd(lambda ctx, x: ctx.save_for_backward([1.0] * 1000))(X)
     assert len(str(error.value)) < 800
-
-    class Returns(Odd):
-        @staticmethod
-        def forward(ctx, x):
-            return x
-
     with pytest.raises(TypeError) as error:
-        jax.grad(lambda x: Returns.apply(x).sum())(X)
+        jax.grad(lambda x: odd(lambda ctx, x: x)(x).sum())(X)
     assert "f32[2]" in str(error.value)
     assert len(str(error.value)) < 1000

@@ -6,19 +6,19 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from types import FunctionType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import jaxfn
+from tests.build import function
 
 from .core import attempt
 
 
 class Framework:
-    """What a program may use.
+    """What a program may use: this, and what `Torch` documents.
 
     Attributes:
         name: "torch" or "jaxfn".
@@ -48,97 +48,9 @@ class Framework:
 
     attempt = staticmethod(attempt)
 
-    def array(self, value: Any, dtype: str = "float32") -> Any:
-        """An array; nested lists of Python numbers are its value."""
-        raise NotImplementedError
-
     def make(self, name: str = "MyF", base: Any = None, **members: Any) -> Any:
         """A Function class with these rules; plain functions become static."""
-        wrapped = {
-            key: staticmethod(x) if isinstance(x, FunctionType) else x
-            for key, x in members.items()
-        }
-        return type(name, (base or self.Function,), wrapped)
-
-    def double(self) -> Any:
-        """A context in which arrays may be float64."""
-        raise NotImplementedError
-
-    def from_numpy(self, x: Any) -> Any:
-        """An array with the dtype of `x`."""
-        raise NotImplementedError
-
-    def is_array(self, x: Any) -> bool:
-        """Is it an array of this framework?"""
-        raise NotImplementedError
-
-    def constant(self, x: Any) -> Any:
-        """`x` without its derivative."""
-        raise NotImplementedError
-
-    def leaf(self, x: Any) -> Any:
-        """`x` as something to differentiate by."""
-        raise NotImplementedError
-
-    def call(self, f: Callable[..., Any], *xs: Any) -> Any:
-        """`f(*xs)`, in the mode that is being tested."""
-        raise NotImplementedError
-
-    def grad(self, f: Callable[..., Any], *xs: Any) -> Any:
-        """The gradient of the sum of all outputs, for each argument.
-
-        None for an integer argument. Undefined gradients are zeros: that torch has them
-        is the matter of rows of their own.
-        """
-        raise NotImplementedError
-
-    def grad2(self, f: Callable[..., Any], *xs: Any) -> Any:
-        """The gradients of the sum of all gradients."""
-        raise NotImplementedError
-
-    def func_grad(self, f: Callable[..., Any], *xs: Any) -> Any:
-        """`grad`, by torch.func in torch."""
-        raise NotImplementedError
-
-    def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
-        """The gradient by one record of the call, used twice."""
-        raise NotImplementedError
-
-    def cast(self, x: Any, dtype: str) -> Any:
-        """`x` with another dtype."""
-        raise NotImplementedError
-
-    def add(self, x: Any, y: Any) -> Any:
-        """`x + y`, written into `x` where arrays can change."""
-        raise NotImplementedError
-
-    def take(self, x: Any, index: Any, axis: int) -> Any:
-        """The elements of `x` at an index for each place of the other axes."""
-        raise NotImplementedError
-
-    def add_at(self, n: int, index: Any, rows: Any) -> Any:
-        """`n` rows of zeros, to which these are added at an index."""
-        raise NotImplementedError
-
-    def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
-        """`f(f(... f(x)))`, in a loop."""
-        raise NotImplementedError
-
-    def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
-        """`jax.lax.scan`."""
-        raise NotImplementedError
-
-    def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
-        """The outputs of `f`, and what pulls cotangents back: `jax.vjp`."""
-        raise NotImplementedError
-
-    def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
-        """The cotangents of the arguments for these of the outputs (None: not used)."""
-        raise NotImplementedError
-
-    def jvp(self, f: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> Any:
-        """The tangents of the outputs for these of the arguments (None: a constant)."""
-        raise NotImplementedError
+        return function(name, base or self.Function, **members)
 
 
 class Torch(Framework):
@@ -170,21 +82,27 @@ class Torch(Framework):
         self.gradgradcheck = torch.autograd.gradgradcheck
 
     def double(self) -> Any:
+        """A context in which arrays may be float64."""
         return contextlib.nullcontext()
 
     def from_numpy(self, x: Any) -> Any:
+        """An array with the dtype of `x`."""
         return self.torch.from_numpy(x)
 
     def array(self, value: Any, dtype: str = "float32") -> Any:
+        """An array; nested lists of Python numbers are its value."""
         return self.torch.tensor(value, dtype=getattr(self.torch, dtype))
 
     def is_array(self, x: Any) -> bool:
+        """Is it an array of this framework?"""
         return isinstance(x, self.torch.Tensor)
 
     def constant(self, x: Any) -> Any:
+        """`x` without its derivative."""
         return x.detach()
 
     def leaf(self, x: Any) -> Any:
+        """`x` as something to differentiate by."""
         if self.is_array(x) and (x.is_floating_point() or x.is_complex()):
             return x.detach().clone().requires_grad_()
         return x
@@ -197,6 +115,7 @@ class Torch(Framework):
         return sum(o.real.sum() for o in outs)
 
     def call(self, f: Callable[..., Any], *xs: Any) -> Any:
+        """`f(*xs)`, in the mode that is being tested."""
         return f(*xs)
 
     def _grads(self, total: Any, xs: Sequence[Any], **options: Any) -> list[Any]:
@@ -209,21 +128,30 @@ class Torch(Framework):
         ]
 
     def grad(self, f: Callable[..., Any], *xs: Any) -> Any:
+        """The gradient of the sum of all outputs, for each argument.
+
+        None for an integer argument. Undefined gradients are zeros: that torch has them
+        is the matter of rows of their own.
+        """
         xs = tuple(self.leaf(x) for x in xs)
         return self._grads(self.total(f(*xs)), xs, materialize_grads=True)
 
     def grad2(self, f: Callable[..., Any], *xs: Any) -> Any:
+        """The gradients of the sum of all gradients."""
         xs = tuple(self.leaf(x) for x in xs)
         first = self._grads(self.total(f(*xs)), xs, create_graph=True)
         return self._grads(self.total(first), xs, materialize_grads=True)
 
     def func_grad(self, f: Callable[..., Any], *xs: Any) -> Any:
+        """`grad`, by torch.func in torch."""
+
         def total(*xs: Any) -> Any:
             return sum(o.sum() for o in leaves(f(*xs)) if o.requires_grad)
 
         return list(self.torch.func.grad(total, tuple(range(len(xs))))(*xs))
 
     def pull_twice(self, f: Callable[..., Any], x: Any, *, retain: bool) -> Any:
+        """The gradient by one record of the call, used twice."""
         x = self.leaf(x)
         y = f(x)
         ones = self.torch.ones_like(y)
@@ -233,23 +161,29 @@ class Torch(Framework):
         ]
 
     def cast(self, x: Any, dtype: str) -> Any:
+        """`x` with another dtype."""
         return x.to(getattr(self.torch, dtype))
 
     def add(self, x: Any, y: Any) -> Any:
+        """`x + y`, written into `x` where arrays can change."""
         return x.add_(y)
 
     def take(self, x: Any, index: Any, axis: int) -> Any:
+        """The elements of `x` at an index for each place of the other axes."""
         return self.torch.take_along_dim(x, index, axis)
 
     def add_at(self, n: int, index: Any, rows: Any) -> Any:
+        """`n` rows of zeros, to which these are added at an index."""
         return rows.new_zeros(n, *rows.shape[1:]).index_add(0, index, rows)
 
     def repeat(self, n: int, f: Callable[[Any], Any], x: Any) -> Any:
+        """`f(f(... f(x)))`, in a loop."""
         for _ in range(n):
             x = f(x)
         return x
 
     def scan(self, f: Any, start: Any, xs: Any, *, reverse: bool = False) -> Any:
+        """`jax.lax.scan`."""
         found = []
         rows = list(zip(*xs, strict=True))
         for row in reversed(rows) if reverse else rows:
@@ -259,6 +193,7 @@ class Torch(Framework):
         return start, tuple(self.torch.stack(column) for column in columns)
 
     def pullback(self, f: Callable[..., Any], *xs: Any) -> tuple[Any, Any]:
+        """The outputs of `f`, and what pulls cotangents back: `jax.vjp`."""
         xs = tuple(x.detach().requires_grad_() for x in xs)
         with self.torch.enable_grad():
             outs = f(*xs)
@@ -269,6 +204,7 @@ class Torch(Framework):
         )
 
     def vjp(self, f: Callable[..., Any], xs: Sequence[Any], cts: Any) -> Any:
+        """The cotangents of the arguments for these of the outputs (None: not used)."""
         xs = tuple(self.leaf(x) for x in xs)
         pairs = [
             (o, ct)
@@ -279,6 +215,7 @@ class Torch(Framework):
         return list(self.torch.autograd.grad(outs, xs, given, materialize_grads=True))
 
     def jvp(self, f: Callable[..., Any], xs: Sequence[Any], ts: Sequence[Any]) -> Any:
+        """The tangents of the outputs for these of the arguments (None: a constant)."""
         with self._ad.dual_level():
             duals = [
                 x if t is None else self._ad.make_dual(x, t)

@@ -35,9 +35,13 @@ def batched(fw, rule, forward=lambda x: 2 * x):
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
 
 
-def each(fw, *rules):
-    """The same for several rules, which may fail."""
-    return [fw.attempt(lambda rule=rule: batched(fw, rule)) for rule in rules]
+def each(fw, *results):
+    """The same for rules with these results of the batch, which may fail."""
+
+    def attempt(result):
+        return fw.attempt(lambda: batched(fw, lambda info, in_dims, x: result(x)))
+
+    return [attempt(result) for result in results]
 
 
 @row("VMAP-01", "superset", "without a rule, JAX batches forward")
@@ -115,14 +119,8 @@ def _(fw):
 @row("VMAP-08", "same", "the rule returns a pair")
 @says("Got a <class 'jax", "Got 3 returns", "Got a <class 'list'>", "`MyF.vmap`")
 def _(fw):
-    return each(
-        fw,
-        lambda info, in_dims, x: x,
-        lambda info, in_dims, x: (x, 0, 0),
-        lambda info, in_dims, x: (x,),
-        lambda info, in_dims, x: [x, 0],
-        lambda info, in_dims, x: None,
-    )
+    no_pairs = lambda x: (x, 0, 0), lambda x: (x,), lambda x: [x, 0], lambda x: None
+    return each(fw, lambda x: x, *no_pairs)
 
 
 @row("VMAP-09", "same", "out_dims fits the output")
@@ -130,10 +128,10 @@ def _(fw):
 def _(fw):
     return each(
         fw,
-        lambda info, in_dims, x: (x, (0,)),
-        lambda info, in_dims, x: ([x], (0,)),
-        lambda info, in_dims, x: (x, [0, 0]),
-        lambda info, in_dims, x: (x, {"a": 0}),
+        lambda x: (x, (0,)),
+        lambda x: ([x], (0,)),
+        lambda x: (x, [0, 0]),
+        lambda x: (x, {"a": 0}),
     )
 
 
@@ -167,22 +165,14 @@ def _(fw):
 
 @row("VMAP-15", "same", "an out_dim out of range")
 def _(fw):
-    return each(
-        fw,
-        lambda info, in_dims, x: (2 * x, 5),
-        lambda info, in_dims, x: (2 * x, 2),
-    )
+    return each(fw, lambda x: (2 * x, 5), lambda x: (2 * x, 2))
 
 
 @row("VMAP-16", "superset", "a batch of the wrong size is refused")
 @expect(lambda fw: [wrong_size(0, 1), wrong_size(1, 3), wrong_size(0, 4)])
 def _(fw):
-    return each(
-        fw,
-        lambda info, in_dims, x: (x[:1], 0),
-        lambda info, in_dims, x: (2 * x, 1),
-        lambda info, in_dims, x: (fw.np.ones((4, 3)), 0),
-    )
+    other = fw.np.ones((4, 3))
+    return each(fw, lambda x: (x[:1], 0), lambda x: (2 * x, 1), lambda x: (other, 0))
 
 
 def wrong_size(dim, got):
@@ -193,11 +183,7 @@ def wrong_size(dim, got):
 @row("VMAP-17", "must differ", "an out_dim that is no int gets words of its own")
 @expect(lambda fw: [bad_dims("'a' of type str"), bad_dims("0.0 of type float")])
 def _(fw):
-    return each(
-        fw,
-        lambda info, in_dims, x: (2 * x, "a"),
-        lambda info, in_dims, x: (2 * x, 0.0),
-    )
+    return each(fw, lambda x: (2 * x, "a"), lambda x: (2 * x, 0.0))
 
 
 def bad_dims(got):

@@ -99,17 +99,13 @@ def _(fw):
     def run(f):
         return fw.attempt(lambda: check(fw, f, leaf(fw), check_forward_ad=True))
 
+    alone = {"check_forward_ad": True, "check_backward_ad": False}
     with fw.double():
         return {
             "right": run(scaled(fw, 2, jvp=jvp(2))),
             "wrong": run(scaled(fw, 2, jvp=jvp(3))),
             "none": run(scaled(fw, 2)),
-            "only": fw.gradcheck(
-                scaled(fw, 3, jvp=jvp(2)),
-                leaf(fw),
-                check_forward_ad=True,
-                check_backward_ad=False,
-            ),
+            "only": fw.gradcheck(scaled(fw, 3, jvp=jvp(2)), leaf(fw), **alone),
         }
 
 
