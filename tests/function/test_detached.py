@@ -13,10 +13,8 @@ from jax import lax
 
 from jaxfn import custom_function
 from tests import wrong
-from tests.build import function, in_style, keep, rules_of
+from tests.build import function, in_style, keep, rules_of, saving
 from tests.sizes import only
-
-# The others of its many cells run with --full.
 
 X, Y = jnp.float32(2), jnp.float32(5)
 
@@ -248,7 +246,7 @@ def test_a_body_that_needs_values_has_a_second_derivative(value):
 
     f = function(
         forward=lambda x: jnp.asarray(value(x)),
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        setup_context=saving(),
         backward=backward,
     ).apply
     np.testing.assert_allclose(jax.grad(jax.grad(f))(X), 12)
@@ -278,11 +276,8 @@ def test_forward_computes_once():
 
 def test_looking_again_keeps_nothing():
     def once():
-        f = build("both", "combined", lambda x: x**3, save, rule, rule)
+        f = build("both", "combined", lambda x: x**3, saving(), rule, rule)
         jax.grad(jax.grad(f))(X)
-
-    def save(ctx, inputs, out):
-        keep(ctx, *inputs)
 
     def rule(ctx, g):
         return 3 * ctx.saved_tensors[0] ** 2 * g

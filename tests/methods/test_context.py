@@ -2,8 +2,6 @@
 CTX of parity."""
 
 import collections
-import dataclasses
-import types
 
 import jax
 import jax.numpy as jnp
@@ -50,52 +48,7 @@ def test_saved_values_keep_their_order_and_none_its_place(mode, style):
     allclose(MODES[mode](f)(S), 3 + 100 * 30 + 10000 * 9)
 
 
-# ---- attributes
-
-
-@dataclasses.dataclass
-class Record:
-    array: object
-    name: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    array: object
-
-
-def _values(x):
-    """Every way to hold an array on ctx, and how to get it back."""
-    return {
-        "array": (x, lambda v: v),
-        "list": ([1, x, "a"], lambda v: v[1]),
-        "dict": ({"k": x, 1: 2}, lambda v: v["k"]),
-        "nested": ({"a": [(x, None)]}, lambda v: v["a"][0][0]),
-        "dataclass": (Record(x, "n"), lambda v: v.array if v.name == "n" else None),
-        "frozen": (Frozen([x]), lambda v: v.array[0]),
-        "namespace": (types.SimpleNamespace(p=x, q=1), lambda v: v.p if v.q else None),
-        "record in list": ([Record([x], "n")], lambda v: v[0].array[0]),
-        "partial": (jax.tree_util.Partial(jnp.multiply, x), lambda v: v(1)),
-        "vjp": (jax.vjp(lambda y: y * x, x)[1], lambda v: v(jnp.float32(1))[0]),
-    }
-
-
-@modes
-@pytest.mark.parametrize("kind", _values(S))
-def test_arrays_on_ctx_are_saved_however_they_are_held(mode, kind):
-    def forward(ctx, x):
-        value, _ = _values(x)[kind]
-        ctx.held = value
-        return x * x
-
-    def backward(ctx, g):
-        return g * _values(jnp.float32(0))[kind][1](ctx.held)
-
-    f = function(forward=forward, backward=backward).apply
-    allclose(MODES[mode](f)(S), 3)
-    # and they keep their derivative
-    allclose(jax.grad(jax.grad(f))(S), 1)
-    allclose(jax.jit(jax.grad(jax.grad(f)))(S), 1)
+# ---- attributes; more are in test_odd_attributes.py
 
 
 def test_objects_without_arrays_keep_their_identity():

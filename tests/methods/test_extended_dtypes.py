@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import jaxfn
-from tests.build import function
+from tests.build import function, in_style, saving
 from tests.extended import (
     MAX,
     from_max,
@@ -23,8 +23,6 @@ from tests.extended import (
     readable,
     to_max,
 )
-
-# The others of its many cells run with --full.
 
 X, SCALE = jnp.float32(2), to_max(jnp.float32(3))
 XS, SCALES = jnp.arange(3.0), to_max(jnp.arange(3.0) + 1)
@@ -36,14 +34,6 @@ def forms(primal, bwd, jvp):
 
     def fwd(*args):
         return primal(*args), args
-
-    def save(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    def forward(ctx, *args):
-        save(ctx, args, None)
-        return primal(*args)
 
     def several(rule):
         return lambda args, g: rule(args, *(g if isinstance(g, tuple) else (g,)))
@@ -60,12 +50,10 @@ def forms(primal, bwd, jvp):
     decorated.defvjp(fwd, several(bwd))
     both.defvjp(fwd, several(bwd))
     both.defjvp(lambda args, ts: (primal(*args), jvp(args, *ts)))
-    one = {"forward": forward, "backward": backward}
-    apart = {
-        "forward": lambda *args: primal(*args),
-        "setup_context": save,
-        "backward": backward,
-    }
+    one, apart = (
+        in_style(style, lambda *args: primal(*args), saving()) | {"backward": backward}
+        for style in ("combined", "separate")
+    )
     return plain, {
         "combined": function(**one).apply,
         "separate": function(**apart).apply,

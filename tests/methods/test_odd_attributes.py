@@ -16,9 +16,7 @@ import pytest
 
 from tests.build import function, in_style
 
-# The others of its many cells run with --full.
-
-X, Y = jnp.float32(3), jnp.float32(2)
+X, Y, ONE = jnp.float32(3), jnp.float32(2), jnp.float32(1)
 
 
 class Incomparable:
@@ -70,6 +68,14 @@ def holding_itself(make, put):
 
 # Each makes an attribute of an array; the second function reads the array out of it.
 WITH_ARRAYS = {
+    "an array": (lambda x: x, lambda v: v),
+    "a list": (lambda x: [1, x, "a"], lambda v: v[1]),
+    "keys of two types": (lambda x: {"k": x, 1: 2}, lambda v: v["k"]),
+    "in a tuple": (lambda x: {"a": [(x, None)]}, lambda v: v["a"][0][0]),
+    "in a frozen dataclass": (lambda x: Frozen([x]), lambda v: v.x[0]),
+    "a dataclass in a list": (lambda x: [Record([x])], lambda v: v[0].x[0]),
+    "a Partial": (lambda x: jax.tree_util.Partial(jnp.multiply, x), lambda v: v(1)),
+    "a pullback": (lambda x: jax.vjp(lambda y: y * x, x)[1], lambda v: v(ONE)[0]),
     "tuples as keys": (lambda x: {(1, "a"): x, (2, 3): 0}, lambda v: v[1, "a"]),
     "NaN as a key": (lambda x: {float("nan"): x}, lambda v: next(iter(v.values()))),
     "an object as a key": (lambda x: {HELD: x}, lambda v: v[HELD]),
@@ -143,7 +149,14 @@ WAYS = {
     "jit": lambda f: jax.jit(jax.grad(f))(X, Y),
     "vmap": lambda f: jax.vmap(jax.grad(f), (0, None))(jnp.stack([X, X]), Y)[0],
     "second": lambda f: jax.grad(lambda y: jax.grad(f)(X, y))(Y) + 1,
+    "jit of second": lambda f: jax.jit(jax.grad(lambda y: jax.grad(f)(X, y)))(Y) + 1,
+    "grad of jit": lambda f: jax.grad(jax.jit(f))(X, Y),
     "checkpoint": lambda f: jax.grad(jax.checkpoint(f))(X, Y),
+    "scan": lambda f: jax.jit(
+        jax.grad(
+            lambda x: jax.lax.scan(lambda c, _: (f(c, Y), None), x, None, length=1)[0]
+        )
+    )(X),
 }
 styles = pytest.mark.parametrize("style", ["combined", "separate"])
 ways = pytest.mark.parametrize("way", WAYS)
@@ -199,7 +212,7 @@ def test_an_iterator_is_no_container(way):
     assert WAYS[way](f) == 2
     f = product(lambda ctx, x, y: setattr(ctx, "a", iter([x])), lambda _: 0, "combined")
     # The second derivative is taken by y alone.
-    if way not in ("eager", "second"):
+    if way not in ("eager", "second", "jit of second"):
         with pytest.raises(TypeError, match="ctx.a holds a traced value inside"):
             WAYS[way](f)
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 import jaxfn
-from tests.build import function
+from tests.build import function, nothing
 
 from .core import attempt
 
@@ -51,6 +51,10 @@ class Framework:
     def make(self, name: str = "MyF", base: Any = None, **members: Any) -> Any:
         """A Function class with these rules; plain functions become static."""
         return function(name, base or self.Function, **members)
+
+    def separate(self, forward: Any, save: Any = nothing, **rules: Any) -> Any:
+        """A Function in the separate style; `save` is its setup_context."""
+        return self.make(forward=forward, setup_context=save, **rules)
 
 
 class Torch(Framework):

@@ -163,11 +163,7 @@ def _(fw):
         return setup_context
 
     for method in ("save_for_backward", "save_for_forward"):
-        f = fw.make(
-            forward=lambda x: 2 * x,
-            setup_context=setup(method),
-            backward=lambda ctx, g: g,
-        )
+        f = fw.separate(lambda x: 2 * x, setup(method), backward=lambda ctx, g: g)
         fw.grad(f.apply, fw.array(X))
     return seen
 

@@ -172,9 +172,7 @@ def _(fw):
         seen["backward"] = ctx.needs_input_grad
         return 2 * g, None
 
-    f = fw.make(
-        forward=lambda x, i: 2 * x, setup_context=setup_context, backward=backward
-    )
+    f = fw.separate(lambda x, i: 2 * x, setup_context, backward=backward)
     return [fw.grad(f.apply, fw.array(X), fw.array([0, 1], "int32")), seen]
 
 

@@ -96,7 +96,7 @@ def _(fw):
         seen["backward"] = look(ctx)
         return g
 
-    f = fw.make(forward=lambda x: 2 * x, setup_context=setup_context, backward=backward)
+    f = fw.separate(lambda x: 2 * x, setup_context, backward=backward)
     fw.grad(f.apply, fw.array(X))
     return seen
 
@@ -194,20 +194,14 @@ def _(fw):
         ctx.save_for_backward(*inputs)
         seen.append(ctx.needs_input_grad)
 
-    f = fw.make(
-        forward=lambda x: 2 * x,
-        setup_context=setup_context,
-        backward=lambda ctx, g: g,
-    )
+    f = fw.separate(lambda x: 2 * x, setup_context, backward=lambda ctx, g: g)
     return [fw.call(f.apply, fw.array(X)), seen]
 
 
 @row("CTX-69", "same", "what setup_context returns is ignored")
 def _(fw):
-    f = fw.make(
-        forward=lambda x: 2 * x,
-        setup_context=lambda ctx, inputs, output: 5,
-        backward=lambda ctx, g: 3 * g,
+    f = fw.separate(
+        lambda x: 2 * x, lambda ctx, inputs, output: 5, backward=lambda ctx, g: 3 * g
     )
     return both_ways(fw, f.apply)
 
@@ -215,9 +209,7 @@ def _(fw):
 @row("CTX-71", "superset", "an input that is returned as it is may be saved")
 @expect(lambda fw: [jnp.array(X)])
 def _(fw):
-    f = fw.make(
-        forward=lambda x: x, setup_context=saving(), backward=times(lambda x: x)
-    )
+    f = fw.separate(lambda x: x, saving(), backward=times(lambda x: x))
     return fw.grad(f.apply, fw.array(X))
 
 
@@ -244,12 +236,7 @@ def _(fw):
         seen["jvp"] = len(ctx.saved_tensors)
         return s + t
 
-    f = fw.make(
-        forward=lambda x, y: x + y,
-        setup_context=setup_context,
-        backward=backward,
-        jvp=jvp,
-    ).apply
+    f = fw.separate(lambda x, y: x + y, setup_context, backward=backward, jvp=jvp).apply
     x = fw.array(X)
     fw.jvp(f, [x, fw.array(X)], [x, fw.array(X)])
     fw.grad(f, x, x)
@@ -289,5 +276,5 @@ def _(fw):
         w = fw.np.exp(x)
         return w, x * w
 
-    f = fw.make(forward=forward, setup_context=setup_context, jvp=jvp)
+    f = fw.separate(forward, setup_context, jvp=jvp)
     return forward_mode(fw, f.apply)

@@ -23,7 +23,7 @@ def _(fw):
 
 @row("FN-02", "same", "the separate style: forward(*args) and setup_context")
 def _(fw):
-    f = fw.make(forward=lambda x: x**2, setup_context=saving(), backward=TRIPLE)
+    f = fw.separate(lambda x: x**2, saving(), backward=TRIPLE)
     return both_ways(fw, f.apply)
 
 
@@ -75,9 +75,7 @@ def _(fw):
 @row("FN-09", "superset", "vjp works under every transformation")
 @expect(lambda fw: [jnp.full(2, 5.0)])
 def _(fw):
-    f = fw.make(
-        forward=lambda x: 2 * x, setup_context=saving(), vjp=lambda ctx, g: 5 * g
-    )
+    f = fw.separate(lambda x: 2 * x, saving(), vjp=lambda ctx, g: 5 * g)
     return fw.func_grad(f.apply, fw.array(X))
 
 
@@ -123,7 +121,7 @@ def _(fw):
         seen.update(inputs=len(inputs), k=inputs[1], needs=ctx.needs_input_grad)
 
     def gradients(backward):
-        f = fw.make(forward=forward, setup_context=setup_context, backward=backward)
+        f = fw.separate(forward, setup_context, backward=backward)
         return fw.grad(f.apply, fw.array(X))
 
     return [
@@ -151,9 +149,9 @@ def _(fw):
 
 @row("FN-18", "same", "in the separate style keywords are bound to positions")
 def _(fw):
-    f = fw.make(
-        forward=lambda x, k: k * x,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+    f = fw.separate(
+        lambda x, k: k * x,
+        lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
         backward=lambda ctx, g: (5 * g * ctx.saved_tensors[0], None),
     ).apply
     return both_ways(fw, lambda x: f(k=3, x=x))
@@ -166,9 +164,7 @@ def keyword_only(fw, **kwargs):
     def setup_context(ctx, inputs, output):
         ctx.n = len(inputs)
 
-    f = fw.make(
-        forward=forward, setup_context=setup_context, backward=lambda ctx, g: ctx.n * g
-    ).apply
+    f = fw.separate(forward, setup_context, backward=lambda ctx, g: ctx.n * g).apply
     return both_ways(fw, lambda x: f(x, **kwargs))
 
 
@@ -194,11 +190,7 @@ def _(fw):
     def setup_context(ctx, inputs, output):
         seen["n"] = len(inputs)
 
-    f = fw.make(
-        forward=forward,
-        setup_context=setup_context,
-        backward=lambda ctx, g: (g, 2 * g, 3 * g),
-    )
+    f = fw.separate(forward, setup_context, backward=lambda ctx, g: (g, 2 * g, 3 * g))
     x = fw.array(X)
     return [fw.grad(f.apply, x, x, x), seen]
 
@@ -208,7 +200,7 @@ def _(fw):
     def forward(x, **kw):
         return 2 * x
 
-    f = fw.make(forward=forward, setup_context=saving()).apply
+    f = fw.separate(forward, saving()).apply
     return fw.call(lambda x: f(x, a=1), fw.array(X))
 
 

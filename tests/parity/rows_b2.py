@@ -8,7 +8,7 @@ import pickle
 import jax
 
 import jaxfn
-from tests.build import nothing, saving
+from tests.build import saving
 
 from .core import EAGER, expect, row
 from .rules import both_ways
@@ -62,11 +62,7 @@ def _(fw):
 
 @row("FN-31", "same", "forward called directly is a plain function")
 def _(fw):
-    f = fw.make(
-        forward=lambda x: x**2,
-        setup_context=nothing,
-        backward=lambda ctx, g: 100 * g,
-    )
+    f = fw.separate(lambda x: x**2, backward=lambda ctx, g: 100 * g)
     x = fw.array(X)
     return [fw.call(f.forward, x), fw.grad(f.forward, x)]
 

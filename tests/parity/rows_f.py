@@ -286,5 +286,5 @@ def _(fw):
         ctx.save_for_forward(*inputs)
 
     jvp = times(lambda x: 3 * x**2)
-    f = fw.make(forward=lambda x: x**3, setup_context=setup_context, jvp=jvp)
+    f = fw.separate(lambda x: x**3, setup_context, jvp=jvp)
     return forward_mode(fw, f.apply, 2.0)

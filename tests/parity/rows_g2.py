@@ -47,9 +47,9 @@ def _(fw):
 
         return noting
 
-    f = fw.make(
-        forward=note("forward", lambda x: x**3),
-        setup_context=note("setup_context", lambda c, i, o: c.save_for_backward(*i)),
+    f = fw.separate(
+        note("forward", lambda x: x**3),
+        note("setup_context", lambda c, i, o: c.save_for_backward(*i)),
         backward=note("backward", lambda c, g: 3 * c.saved_tensors[0] ** 2 * g),
     )
     gradient(fw, func(fw).grad(f.apply))
@@ -68,7 +68,7 @@ def _(fw):
         seen.append(ctx.needs_input_grad)
         return 2 * a + b
 
-    f = fw.make(forward=lambda x, y: 2 * x, setup_context=setup_context, jvp=jvp)
+    f = fw.separate(lambda x, y: 2 * x, setup_context, jvp=jvp)
     y = fw.array(3.0)
 
     def run(x):
@@ -85,7 +85,7 @@ def _(fw):
         ctx.save_for_backward(k)
 
     rule = times(lambda k: k)
-    f = fw.make(forward=lambda x: k * x, setup_context=setup_context, backward=rule)
+    f = fw.separate(lambda x: k * x, setup_context, backward=rule)
     return gradient(fw, f.apply)
 
 
@@ -99,11 +99,7 @@ def _(fw):
     x = scalar(fw)
 
     def run(w):
-        f = fw.make(
-            forward=lambda x: w * x,
-            setup_context=nothing,
-            backward=lambda ctx, g: g,
-        )
+        f = fw.separate(lambda x: w * x, backward=lambda ctx, g: g)
         return f.apply(x)
 
     return gradient(fw, run)
@@ -117,9 +113,7 @@ def _(fw):
         seen.append(none)
         return 2 * g
 
-    f = fw.make(
-        forward=lambda x: (2 * x, "a"), setup_context=nothing, backward=backward
-    )
+    f = fw.separate(lambda x: (2 * x, "a"), backward=backward)
 
     def run(x):
         out, text = f.apply(x)
@@ -137,11 +131,7 @@ def _(fw):
     def forward(x, k):
         return k * x
 
-    f = fw.make(
-        forward=forward,
-        setup_context=setup_context,
-        backward=lambda ctx, g: (ctx.k * g, None),
-    )
+    f = fw.separate(forward, setup_context, backward=lambda ctx, g: (ctx.k * g, None))
     return gradient(fw, lambda x: f.apply(x, k=3) + f.apply(k=4, x=x))
 
 
@@ -159,7 +149,7 @@ def _(fw):
         order = fw.np.argsort(x)
         return x[order], order
 
-    f = fw.make(forward=forward, setup_context=setup_context, backward=backward)
+    f = fw.separate(forward, setup_context, backward=backward)
     k, x = fw.array([1.0, 10.0, 100.0]), fw.array([3.0, 1.0, 2.0])
     return gradient(fw, lambda x: (k * f.apply(x)[0]).sum(), x)
 
@@ -175,7 +165,7 @@ def _(fw):
 
     forward = (lambda x: x.exp_()) if fw.name == "torch" else jnp.exp
     rule = times(lambda out: out)
-    f = fw.make(forward=forward, setup_context=setup_context, backward=rule)
+    f = fw.separate(forward, setup_context, backward=rule)
     return {
         "a copy": gradient(fw, lambda x: f.apply(1 * x)),
         "the argument itself": fw.attempt(lambda: gradient(fw, f.apply)),
@@ -190,19 +180,15 @@ def _(fw):
         seen.append(none)
         return 2 * g
 
-    f = fw.make(
-        forward=lambda x: (2 * x, None), setup_context=nothing, backward=backward
-    )
+    f = fw.separate(lambda x: (2 * x, None), backward=backward)
     return [gradient(fw, lambda x: f.apply(x)[0]), seen]
 
 
 @row("FUNC-31", "superset", "a list that forward returns has gradients")
 @expect(lambda fw: jnp.float32(5))
 def _(fw):
-    f = fw.make(
-        forward=lambda x: [2 * x, 3 * x],
-        setup_context=nothing,
-        backward=lambda ctx, gs: 2 * gs[0] + 3 * gs[1],
+    f = fw.separate(
+        lambda x: [2 * x, 3 * x], backward=lambda ctx, gs: 2 * gs[0] + 3 * gs[1]
     )
     return gradient(fw, lambda x: sum(f.apply(x)))
 
@@ -224,10 +210,8 @@ def _(fw):
     def setup_context(ctx, inputs, output):
         (ctx.x,) = inputs
 
-    f = fw.make(
-        forward=lambda x: x**3,
-        setup_context=setup_context,
-        backward=lambda ctx, g: 3 * ctx.x**2 * g,
+    f = fw.separate(
+        lambda x: x**3, setup_context, backward=lambda ctx, g: 3 * ctx.x**2 * g
     ).apply
     t = func(fw)
     return [gradient(fw, f), gradient(fw, t.grad(f)), gradient(fw, t.grad(t.grad(f)))]
@@ -241,11 +225,7 @@ def _(fw):
     }
 )
 def _(fw):
-    f = fw.make(
-        forward=lambda x: (2 * x, 3 * x),
-        setup_context=nothing,
-        backward=lambda ctx, a, b: 2 * a + 3 * b,
-    )
+    f = fw.separate(lambda x: (2 * x, 3 * x), backward=lambda ctx, a, b: 2 * a + 3 * b)
 
     def pull(x, *ct):
         return func(fw).vjp(f.apply, x)[1](*ct)

@@ -31,7 +31,7 @@ def doubling(fw, **members):
 
 def batched(fw, rule, forward=lambda x: 2 * x):
     """What vmap gives over the rows of a matrix, by this rule."""
-    f = fw.make(forward=forward, setup_context=nothing, vmap=rule)
+    f = fw.separate(forward, vmap=rule)
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
 
 
@@ -97,7 +97,7 @@ def _(fw):
         seen.append((in_dims, tuple(x.shape), tuple(y.shape), k))
         return fw.np.ones((info.batch_size,)), 0
 
-    f = fw.make(forward=lambda x, y, k: x.sum(), setup_context=nothing, vmap=rule).apply
+    f = fw.separate(lambda x, y, k: x.sum(), vmap=rule).apply
     x, vmap = matrix(fw), func(fw).vmap
     vmap(lambda x: f(x, fw.np.ones(5), 7), in_dims=1)(x)
     vmap(lambda x, y: f(x, y, 7), in_dims=(0, 1))(x, fw.np.ones((5, 2)))
@@ -155,7 +155,7 @@ def _(fw):
     def rule(info, in_dims, x):
         return (2 * x, None), (0, None)
 
-    f = fw.make(forward=lambda x: (2 * x, None), setup_context=nothing, vmap=rule).apply
+    f = fw.separate(lambda x: (2 * x, None), vmap=rule).apply
     vmap = func(fw).vmap
     return {
         "used": fw.call(vmap(lambda x: f(x)[0]), matrix(fw)),
@@ -203,7 +203,7 @@ def _(fw):
         calls.append("vmap")
         return 5 * x, in_dims[0]
 
-    f = fw.make(forward=forward, setup_context=nothing, vmap=rule).apply
+    f = fw.separate(forward, vmap=rule).apply
     k = fw.array([10.0, 20.0, 30.0])
     found = fw.call(func(fw).vmap(lambda x: f(k) + x), matrix(fw))
     return [found, sorted(set(calls))]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.build import nothing, saving
+from tests.build import saving
 
 from .core import EAGER, expect, raises, row
 from .rows_h import doubling, matrix
@@ -29,11 +29,7 @@ def _(fw):
     def forward(x, *, y):
         return x + y
 
-    f = fw.make(
-        forward=forward,
-        setup_context=nothing,
-        vmap=lambda info, in_dims, x, *, y: (x + y, 0),
-    )
+    f = fw.separate(forward, vmap=lambda info, in_dims, x, *, y: (x + y, 0))
     return fw.call(func(fw).vmap(lambda x: f.apply(x, y=x)), matrix(fw))
 
 
@@ -45,7 +41,7 @@ def _(fw):
     def rule(info, in_dims, x, *, k=2):
         return k * x, 0
 
-    f = fw.make(forward=forward, setup_context=nothing, vmap=rule).apply
+    f = fw.separate(forward, vmap=rule).apply
     vmap = func(fw).vmap
     return [
         fw.call(vmap(lambda x: f(x, k=5)), matrix(fw)),
@@ -71,11 +67,8 @@ def _(fw):
         dims.append(in_dims)
         return k * x * x / 2, 0
 
-    f = fw.make(
-        forward=lambda x, k: k * x * x / 2,
-        setup_context=saving(),
-        backward=backward,
-        vmap=rule,
+    f = fw.separate(
+        lambda x, k: k * x * x / 2, saving(), backward=backward, vmap=rule
     ).apply
     t = func(fw)
 
@@ -111,12 +104,7 @@ def _(fw):
         shapes["backward"].add(tuple(g.shape))
         return g * fw.np.ones(3)
 
-    f = fw.make(
-        forward=forward,
-        setup_context=setup_context,
-        backward=backward,
-        generate_vmap_rule=True,
-    )
+    f = fw.separate(forward, setup_context, backward=backward, generate_vmap_rule=True)
     found = orders(fw, f.apply)
     return [found, {key: sorted(x) for key, x in shapes.items()}]
 
@@ -127,7 +115,7 @@ def _(fw):
     def forward(x):
         return fw.array(2 * (x.numpy() if fw.name == "torch" else np.asarray(x)))
 
-    f = fw.make(forward=forward, setup_context=nothing, generate_vmap_rule=True)
+    f = fw.separate(forward, generate_vmap_rule=True)
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
 
 
@@ -147,11 +135,8 @@ def _(fw):
             seen.append(others)
             return result(g)
 
-        f = fw.make(
-            forward=forward,
-            setup_context=setup_context,
-            backward=backward,
-            generate_vmap_rule=True,
+        f = fw.separate(
+            forward, setup_context, backward=backward, generate_vmap_rule=True
         )
         t = func(fw)
         run = t.vmap(t.grad(lambda x: f.apply(x, 2)[0].sum()))
@@ -172,11 +157,8 @@ def _(fw):
         names.append(type(ctx).__name__)
         return 2 * g
 
-    f = fw.make(
-        forward=lambda x: 2 * x,
-        setup_context=setup_context,
-        backward=backward,
-        generate_vmap_rule=True,
+    f = fw.separate(
+        lambda x: 2 * x, setup_context, backward=backward, generate_vmap_rule=True
     )
     orders(fw, f.apply)
     return sorted(set(names))
@@ -185,19 +167,13 @@ def _(fw):
 @row("VMAP-32", "superset", "a list as the output of a batched forward")
 @expect(lambda fw: [2 * matrix(fw), 3 * matrix(fw)])
 def _(fw):
-    f = fw.make(
-        forward=lambda x: [2 * x, 3 * x],
-        setup_context=nothing,
-        generate_vmap_rule=True,
-    )
+    f = fw.separate(lambda x: [2 * x, 3 * x], generate_vmap_rule=True)
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
 
 
 @row("VMAP-33", "same", "a tuple of one output")
 def _(fw):
-    f = fw.make(
-        forward=lambda x: (2 * x,), setup_context=nothing, generate_vmap_rule=True
-    )
+    f = fw.separate(lambda x: (2 * x,), generate_vmap_rule=True)
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
 
 
@@ -206,9 +182,9 @@ def _(fw):
     def exp(x):
         return x.exp_() if fw.name == "torch" else jnp.exp(x)
 
-    f = fw.make(
-        forward=exp,
-        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(*inputs),
+    f = fw.separate(
+        exp,
+        lambda ctx, inputs, output: ctx.mark_dirty(*inputs),
         vmap=lambda info, in_dims, x: (exp(x), in_dims[0]),
     )
     return fw.call(func(fw).vmap(f.apply), matrix(fw))
@@ -216,20 +192,13 @@ def _(fw):
 
 @row("VMAP-35", "must differ", "random numbers have keys, one for each example")
 def vmap_35(fw):
-    f = fw.make(
-        forward=lambda x: x + fw.np.randn_like(x),
-        setup_context=nothing,
-        generate_vmap_rule=True,
-    )
+    f = fw.separate(lambda x: x + fw.np.randn_like(x), generate_vmap_rule=True)
     return func(fw).vmap(f.apply, randomness="error")(matrix(fw))
 
 
 @vmap_35.jaxfn
 def _(fw):
-    f = fw.make(
-        forward=lambda key, x: x + jax.random.normal(key, x.shape),
-        setup_context=nothing,
-    )
+    f = fw.separate(lambda key, x: x + jax.random.normal(key, x.shape))
     keys = jax.random.split(jax.random.key(0), 2)
     return [
         fw.call(jax.vmap(f.apply), keys, matrix(fw)),
@@ -275,9 +244,9 @@ def _(fw):
     def setup_context(ctx, inputs, output):
         (ctx.x,) = inputs
 
-    f = fw.make(
-        forward=lambda x: x * x,
-        setup_context=setup_context,
+    f = fw.separate(
+        lambda x: x * x,
+        setup_context,
         backward=lambda ctx, g: 2 * ctx.x * g,
         generate_vmap_rule=True,
     )
@@ -292,9 +261,9 @@ def _(fw):
         def setup_context(ctx, inputs, output):
             shapes.append([tuple(inputs[0].shape), tuple(output.shape)])
 
-        f = fw.make(
-            forward=lambda x: 2 * x,
-            setup_context=setup_context,
+        f = fw.separate(
+            lambda x: 2 * x,
+            setup_context,
             backward=lambda ctx, g: 2 * g,
             vmap=lambda info, in_dims, x: (rule(f, x), in_dims[0]),
         ).apply
