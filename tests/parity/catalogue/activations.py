@@ -3,9 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-import jaxfn
 from tests.parity.catalogue.case import (
-    Case,
     Family,
     exact,
     halves,
@@ -95,59 +93,32 @@ def swiglu(fw):
     return fw.make(forward=forward, backward=backward).apply
 
 
-class GumbelStraightThrough(jaxfn.Function):
+# The saved softmax is an intermediate value: torch loses its derivative.
+@CASES.add(
+    "gumbel_straight_through", normal(3, 4), uniform(0.1, 0.9, 3, 4), second=False
+)
+def gumbel(fw, temperature=0.8):
     """A one-hot sample forward, its softmax backward.
 
-    The noise is an array, or a PRNG key to draw it from.
+    The noise is an array, or, in JAX, a PRNG key to draw it from.
     """
 
-    @staticmethod
     def forward(ctx, logits, noise, temperature):
-        if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
+        if fw.name == "jaxfn" and jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
             noise = jax.random.uniform(noise, logits.shape, logits.dtype)
-        score = (logits - jnp.log(-jnp.log(noise))) / temperature
-        soft = jax.nn.softmax(score, -1)
+        score = (logits - fw.np.log(-fw.np.log(noise))) / temperature
+        soft = fw.nn.softmax(score, -1)
         ctx.save_for_backward(soft)
         ctx.temperature = temperature
-        return jax.nn.one_hot(soft.argmax(-1), soft.shape[-1], dtype=soft.dtype)
+        return fw.np.ones_like(soft) * (soft == fw.np.amax(soft, -1, keepdims=True))
 
-    @staticmethod
     def backward(ctx, g):
         (soft,) = ctx.saved_tensors
         mean = (g * soft).sum(-1, keepdims=True)
         return soft * (g - mean) / ctx.temperature, None, None
 
-
-def torch_gumbel(torch):
-    class GumbelStraightThrough(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, logits, noise, temperature):
-            score = (logits - torch.log(-torch.log(noise))) / temperature
-            soft = score.softmax(-1)
-            ctx.save_for_backward(soft)
-            ctx.temperature = temperature
-            index = soft.argmax(-1, keepdim=True)
-            return torch.zeros_like(soft).scatter_(-1, index, 1.0)
-
-        @staticmethod
-        def backward(ctx, g):
-            (soft,) = ctx.saved_tensors
-            mean = (g * soft).sum(-1, keepdim=True)
-            return soft * (g - mean) / ctx.temperature, None, None
-
-    return lambda logits, noise: GumbelStraightThrough.apply(logits, noise, 0.8)
-
-
-# The saved softmax is an intermediate value: torch loses its derivative.
-CASES.append(
-    Case(
-        "gumbel_straight_through",
-        lambda logits, noise: GumbelStraightThrough.apply(logits, noise, 0.8),
-        torch_gumbel,
-        (normal(3, 4), uniform(0.1, 0.9, 3, 4)),
-        second=False,
-    )
-)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda logits, noise: apply(logits, noise, temperature)
 
 
 @CASES.add("dropout", normal(3, 4), uniform(0, 1, 3, 4))

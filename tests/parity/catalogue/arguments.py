@@ -2,8 +2,7 @@
 
 import jax.numpy as jnp
 
-import jaxfn
-from tests.parity.catalogue.case import Case, Family, exact, integers, normal
+from tests.parity.catalogue.case import Family, exact, integers, normal
 
 CASES = Family()
 
@@ -129,42 +128,22 @@ def unmaterialized(fw):
     return lambda x: apply(x)[0] + sum(apply(2 * x))
 
 
-class ReluDirty(jaxfn.Function):
-    """In place in torch; here the new value is returned and the old one used up."""
+@CASES.add("dirty", normal(3, 4))
+def relu_dirty(fw):
+    """In place in torch; in JAX the new value is returned and the old one used up."""
 
-    @staticmethod
     def forward(ctx, x):
         ctx.mark_dirty(x)
-        out = jnp.maximum(x, 0)
+        out = x.clamp_(min=0) if fw.name == "torch" else jnp.maximum(x, 0)
         ctx.save_for_backward(out)
         return out
 
-    @staticmethod
     def backward(ctx, g):
         (out,) = ctx.saved_tensors
         return g * (out > 0)
 
-
-def torch_relu_dirty(torch):
-    class ReluDirty(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.mark_dirty(x)
-            x.clamp_(min=0)
-            ctx.save_for_backward(x)
-            return x
-
-        @staticmethod
-        def backward(ctx, g):
-            (out,) = ctx.saved_tensors
-            return g * (out > 0)
-
-    return lambda x: ReluDirty.apply(2 * x)
-
-
-CASES.append(
-    Case("dirty", lambda x: ReluDirty.apply(2 * x), torch_relu_dirty, (normal(3, 4),))
-)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return lambda x: apply(2 * x)
 
 
 @CASES.add("guarded", normal(4), integers(3, 4))

@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-import jaxfn
 from tests.parity.catalogue.case import (
-    Case,
     Family,
     complex_normal,
     exact,
@@ -106,51 +104,30 @@ def _host_solve(a, b):
     return scipy.linalg.solve(np.asarray(a), np.asarray(b)).astype(b.dtype)
 
 
-class ScipySolve(jaxfn.Function):
+@CASES.add("scipy_solve", positive_definite(3), normal(3))
+@exact(jnp.linalg.solve)
+def scipy_solve(fw):
     """a x = b by SciPy, on the host; backward is a solve with the transposed matrix
     by the same Function, so that it has a derivative again."""
 
-    @staticmethod
-    def forward(ctx, a, b):
+    def solve(a, b):
+        if fw.name == "torch":
+            return fw.from_numpy(_host_solve(a.detach().numpy(), b.detach().numpy()))
         shape = jax.ShapeDtypeStruct(b.shape, b.dtype)
-        x = jax.pure_callback(_host_solve, shape, a, b, vmap_method="sequential")
+        return jax.pure_callback(_host_solve, shape, a, b, vmap_method="sequential")
+
+    def forward(ctx, a, b):
+        x = solve(a, b)
         ctx.save_for_backward(a, x)
         return x
 
-    @staticmethod
     def backward(ctx, g):
         a, x = ctx.saved_tensors
-        u = ScipySolve.apply(a.T, g)
-        return -jnp.outer(u, x), u
+        u = apply(a.T, g)
+        return -fw.np.outer(u, x), u
 
-
-def torch_scipy_solve(torch):
-    class ScipySolve(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, a, b):
-            x = scipy.linalg.solve(a.detach().numpy(), b.detach().numpy())
-            x = torch.as_tensor(x, dtype=b.dtype)
-            ctx.save_for_backward(a, x)
-            return x
-
-        @staticmethod
-        def backward(ctx, g):
-            a, x = ctx.saved_tensors
-            u = ScipySolve.apply(a.T, g)
-            return -torch.outer(u, x), u
-
-    return ScipySolve.apply
-
-
-CASES.append(
-    Case(
-        "scipy_solve",
-        ScipySolve.apply,
-        torch_scipy_solve,
-        (positive_definite(3), normal(3)),
-        exact=jnp.linalg.solve,
-    )
-)
+    apply = fw.make(forward=forward, backward=backward).apply
+    return apply
 
 
 # the inverse is an intermediate value

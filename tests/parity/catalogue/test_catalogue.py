@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from tests.parity import frameworks
 from tests.parity.catalogue import FAMILIES, activations, record
 from tests.parity.catalogue.measure import (
     cotangents,
@@ -201,8 +202,10 @@ def test_noise_is_drawn_from_a_key_that_is_an_argument():
     noise = jax.random.uniform(key, logits.shape, logits.dtype)
     weights = jnp.arange(6, dtype="float32").reshape(2, 3)
 
+    gumbel = activations.gumbel(frameworks.Jaxfn(), 0.5)
+
     def loss(logits, noise):
-        sample = activations.GumbelStraightThrough.apply(logits, noise, 0.5)
+        sample = gumbel(logits, noise)
         return (sample * weights).sum(), sample
 
     expected = jax.grad(loss, has_aux=True)(logits, noise)
