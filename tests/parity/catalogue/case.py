@@ -76,7 +76,7 @@ def exact(plain: Callable[..., Any]) -> Callable[[Make], Make]:
     """Say, beneath `Family.add`, what the Function computes: see `Case`."""
 
     def note(make: Make) -> Make:
-        make.exact = plain  # type: ignore[attr-defined]
+        make.exact = plain
         return make
 
     return note
