@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-import jaxfn
 from tests.benchmarks import peers
-from tests.benchmarks.rows import Pair, Row, compare
+from tests.benchmarks.rows import Pair, Row, compare, names
 from tests.benchmarks.timing import Call, Effort
+from tests.build import function
 
 Fun = Callable[..., Any]
 SIZES = (16, 10_000, 10_000_000)
@@ -37,9 +37,9 @@ def batch(f: Fun, *args: Any) -> Any:
     return jax.vmap(f)(*args)
 
 
-def calls(names: list[str], transform: Fun, *args: Any) -> dict[str, Call]:
+def calls(some: Iterable[str], transform: Fun, *args: Any) -> dict[str, Call]:
     """What to time, of those that are available; the functions are made once."""
-    made = {name: peers.ALL[name]() for name in peers.available(names)}
+    made = {name: peers.ALL[name]() for name in peers.available(some)}
     return {name: Call(lambda _, f=f: transform(f, *args)) for name, f in made.items()}
 
 
@@ -103,33 +103,36 @@ MEASURES: dict[str, tuple[Fun, list[Pair]]] = {
 # ---- forms of arguments
 
 
-class Powered(jaxfn.Function):
-    """`x ** n * y`, with static n."""
-
-    @staticmethod
-    def forward(ctx, x, y, n=2):
-        ctx.save_for_backward(x, y)
-        ctx.n = n
-        return x**n * y
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * ctx.n * x ** (ctx.n - 1) * y, g * x**ctx.n, None
+def _save_power(ctx, x, y, n=2):
+    ctx.save_for_backward(x, y)
+    ctx.n = n
+    return x**n * y
 
 
-class OfTree(jaxfn.Function):
-    """`x ** 2 * y`, of one dict."""
+def _pull_power(n: int, x: Any, y: Any, g: Any) -> tuple[Any, Any]:
+    return g * n * x ** (n - 1) * y, g * x**n
 
-    @staticmethod
-    def forward(ctx, tree):
-        ctx.save_for_backward(tree["x"], tree["y"])
-        return tree["x"] ** 2 * tree["y"]
 
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return {"x": 2 * g * x * y, "y": g * x**2}
+POWERED = function(
+    forward=_save_power,
+    backward=lambda ctx, g: (*_pull_power(ctx.n, *ctx.saved_tensors, g), None),
+)
+"""`x ** n * y`, with static n."""
+
+
+def _save_tree(ctx, tree):
+    ctx.save_for_backward(tree["x"], tree["y"])
+    return tree["x"] ** 2 * tree["y"]
+
+
+def _pull_tree(x: Any, y: Any, g: Any) -> dict[str, Any]:
+    return {"x": 2 * g * x * y, "y": g * x**2}
+
+
+OF_TREE = function(
+    forward=_save_tree, backward=lambda ctx, g: _pull_tree(*ctx.saved_tensors, g)
+)
+"""`x ** 2 * y`, of one dict."""
 
 
 def powered_by_hand() -> Fun:
@@ -138,11 +141,7 @@ def powered_by_hand() -> Fun:
     def fwd(x, y, n):
         return f(x.value, y.value, n), (x.value, y.value)
 
-    def bwd(n, res, g):
-        x, y = res
-        return g * n * x ** (n - 1) * y, g * x**n
-
-    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    f.defvjp(fwd, lambda n, res, g: _pull_power(n, *res, g), symbolic_zeros=True)
     return f
 
 
@@ -153,11 +152,7 @@ def of_tree_by_hand() -> Fun:
         x, y = tree["x"].value, tree["y"].value
         return f({"x": x, "y": y}), (x, y)
 
-    def bwd(res, g):
-        x, y = res
-        return ({"x": 2 * g * x * y, "y": g * x**2},)
-
-    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    f.defvjp(fwd, lambda res, g: (_pull_tree(*res, g),), symbolic_zeros=True)
     return f
 
 
@@ -179,12 +174,12 @@ def forms(transform: Fun) -> Iterator[tuple[str, dict[str, Call]]]:
 
     powers = {
         "bare": power,
-        "Function": Powered.apply,
+        "Function": POWERED.apply,
         "custom_vjp": powered_by_hand(),
     }
     trees = {
         "bare": lambda tree: tree["x"] ** 2 * tree["y"],
-        "Function": OfTree.apply,
+        "Function": OF_TREE.apply,
         "custom_vjp": of_tree_by_hand(),
     }
     yield "static argument", {name: static(f) for name, f in powers.items()}
@@ -218,8 +213,7 @@ def torch_calls() -> dict[str, Call]:
 def rows(effort: Effort) -> Iterator[Row]:
     """All measurements without jit."""
     for what, (transform, pairs) in MEASURES.items():
-        names = list(dict.fromkeys(n for p in pairs for n in (p.ours, p.against)))
-        group = calls(names, transform, *arrays(16))
+        group = calls(names(pairs), transform, *arrays(16))
         yield from compare("eager", what, group, pairs, effort, gaps=peers.GAPS)
     group = calls(["Function"], gradient, *arrays(16))
     if not peers.GAPS["torch"]:
@@ -238,8 +232,7 @@ def by_size(effort: Effort) -> Iterator[Row]:
     for n in SIZES[: 2 if effort.quick else 3]:
         spent = effort.for_size(n)
         for kind, transform in (("apply", plain), ("value_and_grad", gradient)):
-            names = ["bare", "Function", "custom_vjp"]
-            group = calls(names, transform, *arrays(n))
             pairs = [Pair("Function", "bare"), Pair("Function", "custom_vjp")]
+            group = calls(names(pairs), transform, *arrays(n))
             what = f"{kind}, {n:,} elements"
             yield from compare("eager", what, group, pairs, spent, size=n)

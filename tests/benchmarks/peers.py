@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 import jaxfn
+from tests.build import function, rules_of
 
 Fun = Callable[..., Any]
 
@@ -38,134 +40,79 @@ GAPS = {
 }
 
 
-def bare() -> Fun:
-    def sin_times(x, y):
-        return jnp.sin(x) * y
+@dataclasses.dataclass(frozen=True)
+class Formulas:
+    """A function of x and y, and its derivatives.
 
-    return sin_times
+    Attributes:
+        value: of x and y.
+        pull: the gradients, of x, y and the cotangent.
+        push: the tangent, of x, y and their tangents.
+    """
+
+    value: Fun
+    pull: Fun
+    push: Fun
+
+
+SIN_TIMES = Formulas(
+    lambda x, y: jnp.sin(x) * y,
+    lambda x, y, g: (g * jnp.cos(x) * y, g * jnp.sin(x)),
+    lambda x, y, x_t, y_t: x_t * jnp.cos(x) * y + y_t * jnp.sin(x),
+)
+
+
+def bare(formulas: Formulas = SIN_TIMES) -> Fun:
+    return lambda x, y: formulas.value(x, y)
 
 
 # ---- jaxfn
 
 
-def _backward(ctx, g):
-    x, y = ctx.saved_tensors
-    return g * jnp.cos(x) * y, g * jnp.sin(x)
+def by_function(
+    formulas: Formulas = SIN_TIMES,
+    engine: str = "backward",
+    *,
+    style: str = "combined",
+    batch: bool = False,
+) -> Fun:
+    """A Function with the rules of an engine; with a vmap rule if `batch`."""
 
-
-def _jvp(ctx, x_t, y_t):
-    x, y = ctx.saved_tensors
-    return x_t * jnp.cos(x) * y + y_t * jnp.sin(x)
-
-
-def combined() -> Fun:
-    class SinTimes(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            ctx.save_for_backward(x, y)
-            return jnp.sin(x) * y
-
-        backward = staticmethod(_backward)
-
-    return SinTimes.apply
-
-
-def separate() -> Fun:
-    class SinTimes(jaxfn.Function):
-        @staticmethod
-        def forward(x, y):
-            return jnp.sin(x) * y
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
+    def save(ctx, inputs, output):
+        if engine != "jvp":
             ctx.save_for_backward(*inputs)
-
-        backward = staticmethod(_backward)
-
-    return SinTimes.apply
-
-
-def forward_mode() -> Fun:
-    class SinTimes(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            ctx.save_for_forward(x, y)
-            return jnp.sin(x) * y
-
-        jvp = staticmethod(_jvp)
-
-    return SinTimes.apply
-
-
-def both() -> Fun:
-    class SinTimes(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            ctx.save_for_backward(x, y)
-            ctx.save_for_forward(x, y)
-            return jnp.sin(x) * y
-
-        backward = staticmethod(_backward)
-        jvp = staticmethod(_jvp)
-
-    return SinTimes.apply
-
-
-def with_vmap() -> Fun:
-    class SinTimes(jaxfn.Function):
-        @staticmethod
-        def forward(x, y):
-            return jnp.sin(x) * y
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-
-        @staticmethod
-        def vmap(info, in_dims, x, y):
-            return jnp.sin(x) * y, 0
-
-        backward = staticmethod(_backward)
-
-    return SinTimes.apply
-
-
-def with_vmap_and_jvp() -> Fun:
-    class SinTimes(jaxfn.Function):
-        @staticmethod
-        def forward(x, y):
-            return jnp.sin(x) * y
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
+        if engine != "backward":
             ctx.save_for_forward(*inputs)
 
-        @staticmethod
-        def vmap(info, in_dims, x, y):
-            return jnp.sin(x) * y, 0
+    def combined(ctx, x, y):
+        save(ctx, (x, y), None)
+        return formulas.value(x, y)
 
-        jvp = staticmethod(_jvp)
-
-    return SinTimes.apply
+    members: dict[str, Any] = rules_of(
+        engine,
+        lambda ctx, g: formulas.pull(*ctx.saved_tensors, g),
+        lambda ctx, x_t, y_t: formulas.push(*ctx.saved_tensors, x_t, y_t),
+    )
+    if style == "combined":
+        return function("SinTimes", forward=combined, **members).apply
+    if batch:
+        members["vmap"] = lambda info, in_dims, x, y: (formulas.value(x, y), 0)
+    forward = bare(formulas)
+    return function("SinTimes", forward=forward, setup_context=save, **members).apply
 
 
 def decorated() -> Fun:
     f = jaxfn.custom_function(bare())
-    f.defvjp(lambda x, y: (f(x, y), (x, y)), _pull)
+    f.defvjp(lambda x, y: (f(x, y), (x, y)), lambda res, g: SIN_TIMES.pull(*res, g))
     return f
 
 
 # ---- JAX
 
 
-def _pull(res, g):
-    x, y = res
-    return g * jnp.cos(x) * y, g * jnp.sin(x)
-
-
-def custom_vjp() -> Fun:
+def custom_vjp(formulas: Formulas = SIN_TIMES) -> Fun:
     """With symbolic zeros, which tell as much as `ctx.needs_input_grad` does."""
-    f = jax.custom_vjp(bare())
+    f = jax.custom_vjp(bare(formulas))
 
     def fwd(x, y):
         return f(x.value, y.value), (x.value, y.value)
@@ -173,7 +120,7 @@ def custom_vjp() -> Fun:
     def bwd(res, g):
         if isinstance(g, jax.custom_derivatives.SymbolicZero):
             g = jnp.zeros(g.shape, g.dtype)
-        return _pull(res, g)
+        return formulas.pull(*res, g)
 
     f.defvjp(fwd, bwd, symbolic_zeros=True)
     return f
@@ -181,22 +128,17 @@ def custom_vjp() -> Fun:
 
 def custom_vjp_without_zeros() -> Fun:
     f = jax.custom_vjp(bare())
-    f.defvjp(lambda x, y: (f(x, y), (x, y)), _pull)
+    f.defvjp(lambda x, y: (f(x, y), (x, y)), lambda res, g: SIN_TIMES.pull(*res, g))
     return f
 
 
-def custom_jvp(f: Fun | None = None) -> Fun:
-    f = jax.custom_jvp(f or bare())
-
-    @f.defjvp
-    def push(primals, tangents):
-        (x, y), (x_t, y_t) = primals, tangents
-        return f(x, y), x_t * jnp.cos(x) * y + y_t * jnp.sin(x)
-
+def custom_jvp(formulas: Formulas = SIN_TIMES) -> Fun:
+    f = jax.custom_jvp(bare(formulas))
+    f.defjvp(lambda xs, ts: (f(*xs), formulas.push(*xs, *ts)))
     return f
 
 
-def _with_batch_rule() -> Fun:
+def _with_batch_rule() -> Formulas:
     f = custom_vmap(bare())
 
     @f.def_vmap
@@ -205,25 +147,9 @@ def _with_batch_rule() -> Fun:
             a if b else jnp.broadcast_to(a, (axis_size, *a.shape))
             for a, b in zip((x, y), in_batched, strict=True)
         )
-        return jnp.sin(x) * y, True
+        return SIN_TIMES.value(x, y), True
 
-    return f
-
-
-def custom_vjp_over_vmap() -> Fun:
-    inner = _with_batch_rule()
-    f = jax.custom_vjp(lambda x, y: inner(x, y))
-    f.defvjp(
-        lambda x, y: (f(x.value, y.value), (x.value, y.value)),
-        _pull,
-        symbolic_zeros=True,
-    )
-    return f
-
-
-def custom_jvp_over_vmap() -> Fun:
-    inner = _with_batch_rule()
-    return custom_jvp(lambda x, y: inner(x, y))
+    return dataclasses.replace(SIN_TIMES, value=f)
 
 
 # ---- other libraries
@@ -232,19 +158,9 @@ def custom_jvp_over_vmap() -> Fun:
 def equinox() -> Fun:
     import equinox as eqx
 
-    @eqx.filter_custom_vjp
-    def f(both):
-        x, y = both
-        return jnp.sin(x) * y
-
-    @f.def_fwd
-    def fwd(perturbed, both):
-        return f(both), both
-
-    @f.def_bwd
-    def bwd(res, g, perturbed, both):
-        return _pull(res, g)
-
+    f = eqx.filter_custom_vjp(lambda both: SIN_TIMES.value(*both))
+    f.def_fwd(lambda perturbed, both: (f(both), both))
+    f.def_bwd(lambda res, g, perturbed, both: SIN_TIMES.pull(*res, g))
     return lambda x, y: f((x, y))
 
 
@@ -261,17 +177,16 @@ def hijax() -> Fun:
             super().__init__()
 
         def expand(self, x, y):
-            return jnp.sin(x) * y
+            return SIN_TIMES.value(x, y)
 
         def vjp_fwd(self, nzs_in, x, y):
             return self(x, y), (x, y)
 
         def vjp_bwd_retval(self, res, g):
-            return _pull(res, g)
+            return SIN_TIMES.pull(*res, g)
 
         def jvp(self, primals, tangents):
-            (x, y), (x_t, y_t) = primals, tangents
-            return self(x, y), x_t * jnp.cos(x) * y + y_t * jnp.sin(x)
+            return self(*primals), SIN_TIMES.push(*primals, *tangents)
 
         def batch(self, axis_data, args, dims):
             return call(*map(_to_front, args, dims)), 0
@@ -288,26 +203,26 @@ def _to_front(x, d):
     return x if d == 0 else jnp.moveaxis(x, d, 0)
 
 
-BACKWARD: dict[str, Callable[[], Fun]] = {
+# The first ones take other formulas, too.
+ALL: dict[str, Callable[..., Fun]] = {
     "bare": bare,
-    "Function": combined,
-    "Function, separate": separate,
-    "Function, both": both,
-    "Function, vmap": with_vmap,
-    "custom_function": decorated,
+    "Function": by_function,
+    "Function, both": lambda *formulas: by_function(*formulas, engine="both"),
     "custom_vjp": custom_vjp,
+    "custom_jvp": custom_jvp,
+    "Function, separate": lambda: by_function(style="separate"),
+    "Function, jvp": lambda: by_function(engine="jvp"),
+    "Function, vmap": lambda: by_function(style="separate", batch=True),
+    "Function, jvp, vmap": lambda: by_function(
+        engine="jvp", style="separate", batch=True
+    ),
+    "custom_function": decorated,
     "custom_vjp, no zeros": custom_vjp_without_zeros,
-    "custom_vjp over custom_vmap": custom_vjp_over_vmap,
+    "custom_vjp over custom_vmap": lambda: custom_vjp(_with_batch_rule()),
+    "custom_jvp over custom_vmap": lambda: custom_jvp(_with_batch_rule()),
     "equinox.filter_custom_vjp": equinox,
     "hijax": hijax,
 }
-FORWARD: dict[str, Callable[[], Fun]] = {
-    "Function, jvp": forward_mode,
-    "Function, jvp, vmap": with_vmap_and_jvp,
-    "custom_jvp": custom_jvp,
-    "custom_jvp over custom_vmap": custom_jvp_over_vmap,
-}
-ALL = BACKWARD | FORWARD
 
 
 def available(names: Iterable[str]) -> list[str]:

@@ -90,34 +90,21 @@ def torch(rows: Sequence[Row]) -> Any:
     return _dots(found, title, RATIO)
 
 
-def chains(rows: Sequence[Row]) -> Any:
-    """Time to trace and lower, by number of applies."""
-    return _by_size(
-        rows,
-        "grad of a chain",
-        "How long does it take to trace and lower the gradient of a chain?",
-        "applies in the chain",
-    )
+def _by_size(text: str, title: str, xlabel: str) -> Any:
+    """Times of what has this in its name, by the number of something."""
+
+    def plot(rows: Sequence[Row]) -> Any:
+        lines: dict[str, dict[int, float]] = {}
+        for r in rows:
+            if r.part == "trace" and text in r.what and r.size and r.ours_seconds:
+                lines.setdefault(r.ours, {})[r.size] = 1e3 * r.ours_seconds
+                lines.setdefault(r.against, {})[r.size] = 1e3 * (r.other_seconds or 0)
+        return _lines(lines, title, xlabel) if lines else None
+
+    return plot
 
 
-def widths(rows: Sequence[Row]) -> Any:
-    """Time to trace and lower, by number of arguments."""
-    return _by_size(
-        rows,
-        "arguments",
-        "How long does it take to trace and lower the gradient of many arguments?",
-        "arguments",
-    )
-
-
-def _by_size(rows: Sequence[Row], text: str, title: str, xlabel: str) -> Any:
-    lines: dict[str, dict[int, float]] = {}
-    for r in rows:
-        if r.part == "trace" and text in r.what and r.size and r.ours_seconds:
-            lines.setdefault(r.ours, {})[r.size] = 1e3 * r.ours_seconds
-            lines.setdefault(r.against, {})[r.size] = 1e3 * (r.other_seconds or 0)
-    if not lines:
-        return None
+def _lines(lines: dict[str, dict[int, float]], title: str, xlabel: str) -> Any:
     figure, axes = _axes(title, xlabel, "CPU time (ms)")
     for colour, (name, points) in zip(cycle(LINES), lines.items(), strict=False):
         line = zip(*sorted(points.items()), strict=True)
@@ -129,12 +116,15 @@ def _by_size(rows: Sequence[Row], text: str, title: str, xlabel: str) -> Any:
     return figure
 
 
+LOWERED = "How long does it take to trace and lower the gradient of"
 PLOTS = {
     "targets": targets,
     "eager": _ratios("eager", "Calls without jit: is jaxfn as fast?"),
     "trace": _ratios("trace", "Trace and lower: is jaxfn as fast?"),
     "dispatch": _ratios("dispatch", "Calls of a compiled step: is jaxfn as fast?"),
-    "chains": chains,
-    "arguments": widths,
+    "chains": _by_size(
+        "grad of a chain", f"{LOWERED} a chain?", "applies in the chain"
+    ),
+    "arguments": _by_size("arguments", f"{LOWERED} many arguments?", "arguments"),
     "torch": torch,
 }

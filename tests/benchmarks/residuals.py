@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,23 +14,20 @@ from tests.benchmarks.compiled import peak
 from tests.benchmarks.eager import arrays
 from tests.benchmarks.rows import Row
 from tests.benchmarks.timing import Effort, Spread
+from tests.build import function
 
 Fun = Callable[..., Any]
 N = 10_000
 
 
-class Exp(jaxfn.Function):
-    """Saves its output."""
+def _exp(ctx, x):
+    out = jnp.exp(x)
+    ctx.save_for_backward(out)
+    return out
 
-    @staticmethod
-    def forward(ctx, x):
-        out = jnp.exp(x)
-        ctx.save_for_backward(out)
-        return out
 
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0]
+EXP = function(forward=_exp, backward=lambda ctx, g: g * ctx.saved_tensors[0])
+"""Saves its output."""
 
 
 def exp_by_hand() -> Fun:
@@ -64,34 +60,17 @@ def matmul_by_hand() -> Fun:
     f = jax.custom_vjp(lambda x, w: x @ w)
 
     def fwd(x, w):
-        kept = (
-            x.value if w.perturbed else None,
-            w.value if x.perturbed else None,
-            jax.typeof(x.value) if not x.perturbed else None,
-            jax.typeof(w.value) if not w.perturbed else None,
-        )
-        return f(x.value, w.value), _Kept(*kept)
+        kept = x.value if w.perturbed else None, w.value if x.perturbed else None
+        return f(x.value, w.value), kept
 
     def bwd(kept, g):
-        dx = g @ kept.w.T if kept.w is not None else _zeros(kept.x_type)
-        dw = kept.x.T @ g if kept.x is not None else _zeros(kept.w_type)
+        x, w = kept  # what is missing is for a gradient that nobody needs
+        dx = jnp.zeros_like(x) if w is None else g @ w.T
+        dw = jnp.zeros_like(w) if x is None else x.T @ g
         return dx, dw
 
     f.defvjp(fwd, bwd, symbolic_zeros=True)
     return f
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Kept:
-    x: Any
-    w: Any
-    x_type: Any = dataclasses.field(metadata={"static": True})
-    w_type: Any = dataclasses.field(metadata={"static": True})
-
-
-def _zeros(aval: Any) -> Any:
-    return jnp.zeros(aval.shape, aval.dtype)
 
 
 class Both(jaxfn.Function):
@@ -105,8 +84,7 @@ class Both(jaxfn.Function):
 
     @staticmethod
     def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * jnp.cos(x) * y, g * jnp.sin(x)
+        return peers.SIN_TIMES.pull(*ctx.saved_tensors, g)
 
     @staticmethod
     def jvp(ctx, x_t, y_t):
@@ -117,16 +95,24 @@ class Both(jaxfn.Function):
 UNION = 4  # x, y, cos(x) * y and sin(x): y is saved twice, and kept once
 
 
-def pull(f: Fun, args: Any, moving: tuple[int, ...]) -> Any:
-    """The pullback along some of the arguments."""
+def of_some(f: Fun, args: Any, moving: tuple[int, ...]) -> tuple[Fun, list[Any]]:
+    """A function of some of the arguments, and those."""
 
     def along(*values):
-        at = list(args)
-        for i, x in zip(moving, values, strict=True):
-            at[i] = x
-        return f(*at)
+        return f(
+            *(
+                dict(zip(moving, values, strict=True)).get(i, x)
+                for i, x in enumerate(args)
+            )
+        )
 
-    return jax.vjp(along, *[args[i] for i in moving])[1]
+    return along, [args[i] for i in moving]
+
+
+def pull(f: Fun, args: Any, moving: tuple[int, ...]) -> Any:
+    """The pullback along some of the arguments."""
+    along, values = of_some(f, args, moving)
+    return jax.vjp(along, *values)[1]
 
 
 def kept(f: Fun, args: Any, moving: tuple[int, ...]) -> int:
@@ -148,19 +134,15 @@ def size(tree: Any) -> int:
 def looped(f: Fun, args: Any, moving: tuple[int, ...]) -> int:
     """Bytes of the compiled gradient of 50 applies in a scan."""
 
-    def loss(*values):
-        at = list(args)
-        for i, x in zip(moving, values, strict=True):
-            at[i] = x
-
+    def loss(x, *others):
         def step(x, _):
-            return f(x, *at[1:]), None
+            return f(x, *others), None
 
-        return jax.lax.scan(step, at[0], None, length=50)[0].sum()
+        return jax.lax.scan(step, x, None, length=50)[0].sum()
 
-    values = [args[i] for i in moving]
+    along, values = of_some(loss, args, moving)
     every = tuple(range(len(moving)))
-    return peak(jax.jit(jax.grad(loss, every)).lower(*values).compile())
+    return peak(jax.jit(jax.grad(along, every)).lower(*values).compile())
 
 
 def compared(
@@ -199,12 +181,12 @@ def rows(effort: Effort) -> Iterator[Row]:
     a, w = x.reshape(100, 100), y[:2000].reshape(100, 20)
     square = y.reshape(100, 100) / 100
     sin = {
-        "Function": peers.combined(),
+        "Function": peers.by_function(),
         "custom_vjp": peers.custom_vjp(),
         "plain autodiff": peers.bare(),
     }
     exp = {
-        "Function": Exp.apply,
+        "Function": EXP.apply,
         "custom_vjp": exp_by_hand(),
         "plain autodiff": jnp.exp,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.benchmarks.timing import Call, Effort, Spread, Times, interleaved
@@ -72,7 +72,6 @@ class Pair:
         against: the name of the other.
         target: of the ratio of their times.
         scale: of that ratio: 0.01 compares 1,000 of one with 10 of the other.
-        within: is a target met that lies between the quartiles?
         label: for the table, where it is not the name of the other.
     """
 
@@ -80,8 +79,12 @@ class Pair:
     against: str
     target: float | None = None
     scale: float = 1.0
-    within: bool = False
     label: str = ""
+
+
+def names(pairs: Iterable[Pair]) -> list[str]:
+    """The names of all calls of these pairs, each once."""
+    return list(dict.fromkeys(n for p in pairs for n in (p.ours, p.against)))
 
 
 def compare(
@@ -110,7 +113,7 @@ def compare(
     for pair in pairs:
         reason = gaps.get(pair.against, "") or gaps.get(pair.ours, "")
         row = Row(part, what, pair.ours, pair.label or pair.against, size=size)
-        row = dataclasses.replace(row, target=pair.target, within=pair.within)
+        row = dataclasses.replace(row, target=pair.target)
         if reason:
             yield dataclasses.replace(row, gap=reason)
         else:

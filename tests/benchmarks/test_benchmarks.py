@@ -24,6 +24,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.__main__ import PARTS, main
 from tests.benchmarks.eager import arrays
+from tests.benchmarks.rows import names
 from tests.benchmarks.timing import Effort, Times
 from tests.twins import TWINS
 
@@ -34,13 +35,14 @@ def close(got, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def names(pairs):
-    used = dict.fromkeys(n for p in pairs for n in (p.ours, p.against))
-    return peers.available(used)
+def lower(benchmark, call):
+    return benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
 
 
 EAGER = [
-    (what, name) for what, (_, pairs) in eager.MEASURES.items() for name in names(pairs)
+    (what, name)
+    for what, (_, pairs) in eager.MEASURES.items()
+    for name in peers.available(names(pairs))
 ]
 
 
@@ -66,7 +68,7 @@ def test_forms_of_arguments(benchmark, transform):
 TRACED = [
     (what, name)
     for what, (_, pairs) in trace.MEASURES.items()
-    for name in names(pairs)
+    for name in peers.available(names(pairs))
     if what != "grad of grad"  # compiled in tests of derivatives
 ]
 
@@ -76,7 +78,7 @@ def test_trace(benchmark, what, name):
     transform = trace.MEASURES[what][0]
     benchmark.group = f"trace and lower {what}"
     call = trace.fresh(name, transform)
-    lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+    lowered = lower(benchmark, call)
     expected = transform(peers.bare())(trace.X, trace.Y)
     close(lowered.compile()(trace.X, trace.Y), expected)
 
@@ -92,15 +94,13 @@ def test_every_trace_is_of_a_new_function():
 @pytest.mark.parametrize("name", ["Function", "Function, separate", "custom_vjp"])
 def test_chain(benchmark, name):
     call = trace.fresh(name, trace.chain(10, trace.gradient))
-    lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+    lowered = lower(benchmark, call)
     expected = trace.chain(10, trace.gradient)(peers.bare())
     close(lowered.compile()(trace.X, trace.Y), jax.jit(expected)(trace.X, trace.Y))
 
 
 INSIDE = [
-    (what, name)
-    for what, (*_, pair) in trace.INSIDE.items()
-    for name in (pair.ours, pair.against)
+    (what, name) for what, (*_, pair) in trace.INSIDE.items() for name in names([pair])
 ]
 
 
@@ -108,15 +108,14 @@ INSIDE = [
 def test_functions_inside_others(benchmark, what, name):
     depth, rules, transform, _ = trace.INSIDE[what]
     call = trace.fresh_levels(name, depth, rules, transform)
-    lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+    lowered = lower(benchmark, call)
     expected = transform(inside.levels("bare", depth, rules))
     close(lowered.compile()(trace.X, trace.Y), expected(trace.X, trace.Y))
 
 
 @pytest.mark.parametrize("name", ["bare", "Function", "custom_vjp"])
 def test_many_arguments_and_leaves(benchmark, name):
-    wide = widths.of_arguments(16, widths.doubled(16)[name])
-    tree = widths.of_leaves(10, widths.doubled_tree()[name])
+    wide, tree = widths.of_arguments(16, name), widths.of_leaves(10, name)
     lowered = benchmark(lambda: [c.run(c.prepare()) for c in (wide, tree)])
     inputs = [widths.arguments(16), widths.leaves(10)]
     for program, given in zip(lowered, inputs, strict=True):

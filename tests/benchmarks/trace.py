@@ -9,7 +9,7 @@ import jax
 
 from tests.benchmarks import inside, peers, widths
 from tests.benchmarks.eager import arrays
-from tests.benchmarks.rows import Pair, Row, compare
+from tests.benchmarks.rows import Pair, Row, compare, names
 from tests.benchmarks.timing import Call, Effort
 
 Fun = Callable[..., Any]
@@ -129,13 +129,11 @@ MEASURES: dict[str, tuple[Fun, list[Pair]]] = {
 
 def one_apply(effort: Effort) -> Iterator[Row]:
     for what, (transform, pairs) in MEASURES.items():
-        names = dict.fromkeys(n for p in pairs for n in (p.ours, p.against))
-        group = {n: fresh(n, transform) for n in peers.available(list(names))}
+        group = {n: fresh(n, transform) for n in peers.available(names(pairs))}
         title = f"trace and lower {what}"
         yield from compare("trace", title, group, pairs, effort, gaps=peers.GAPS)
     pairs = [Pair("Function", "custom_vjp"), Pair("Function, separate", "custom_vjp")]
-    names = ["Function", "Function, separate", "custom_vjp"]
-    group = {n: again(n, gradient) for n in names}
+    group = {n: again(n, gradient) for n in names(pairs)}
     title = "trace and lower grad, class traced before"
     yield from compare("trace", title, group, pairs, effort)
 
@@ -160,14 +158,13 @@ def chain(n: int, transform: Fun) -> Callable[[Fun], Fun]:
 def chains(effort: Effort) -> Iterator[Row]:
     for what, transform in (("apply", apply), ("grad", gradient)):
         for n in (10, 100) if effort.quick else (10, 100, 1000):
-            names = ["bare", "Function", "Function, separate", "custom_vjp"]
-            group = {name: fresh(name, chain(n, transform)) for name in names}
             target = 1.15 if n == 1000 else None
             pairs = [
                 Pair("Function", "bare"),
                 Pair("Function", "custom_vjp", target),
                 Pair("Function, separate", "custom_vjp", target),
             ]
+            group = {name: fresh(name, chain(n, transform)) for name in names(pairs)}
             spent = effort.slower({10: 15, 100: 9}.get(n, 7))
             title = f"trace and lower {what} of a chain of {n:,}"
             yield from compare("trace", title, group, pairs, spent, size=n)
@@ -215,8 +212,7 @@ INSIDE: dict[str, tuple[int, Any, Fun, Pair]] = {
 def inside_others(effort: Effort) -> Iterator[Row]:
     for what, (depth, rules, transform, pair) in INSIDE.items():
         group = {
-            name: fresh_levels(name, depth, rules, transform)
-            for name in (pair.ours, pair.against)
+            name: fresh_levels(name, depth, rules, transform) for name in names([pair])
         }
         yield from compare("trace", f"trace and lower {what}", group, [pair], effort)
 
@@ -267,10 +263,9 @@ def nested(steps: list[Fun], *, of_sum: bool) -> Fun:
 
 def depths(effort: Effort) -> Iterator[Row]:
     for mode, (steps, pairs) in NESTED.items():
-        names = dict.fromkeys(n for pair in pairs for n in (pair.ours, pair.against))
         for depth in (1, 2, 3, 4):
             transform = nested(steps[:depth], of_sum="," not in mode)
-            group = {name: fresh(name, transform) for name in names}
+            group = {name: fresh(name, transform) for name in names(pairs)}
             title = f"trace and lower {depth} nested: {mode}"
             spent = effort.slower(9)
             yield from compare("trace", title, group, pairs, spent, size=depth)

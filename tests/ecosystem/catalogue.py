@@ -74,6 +74,16 @@ def row(
     return add
 
 
+def slopes(network: Any, x: Any = X) -> Any:
+    """The value of a network, and the gradients for its parameters and its input."""
+
+    def loss(params, x):
+        return network.apply(params, x).sum()
+
+    params = network.init(KEY, x)
+    return jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """What came out of a row with a definition.

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 import jaxfn
-from tests.build import function, saving
-from tests.wrong import BACKWARD, BATCH, JVP
+from tests.build import function, in_style, rules_of, saving
+from tests.wrong import BACKWARD, BATCH, ENGINES, JVP
 
 Flat = Callable[..., Any]
 
@@ -65,27 +65,20 @@ def by_custom_jvp(rules: Rules, batch: bool) -> Flat:
 # ---- by jaxfn
 
 
-def _function(*names: str, derive: bool = False) -> Callable[[Rules, bool], Flat]:
+def _function(engine: str) -> Callable[[Rules, bool], Flat]:
     """A Function in the combined style; in the separate one with a batch rule."""
 
     def define(rules: Rules, batch: bool) -> Flat:
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            ctx.save_for_forward(x)
-            return rules.value(x)
-
-        own = {
-            "backward": lambda ctx, g: rules.pull(*ctx.saved_tensors, g),
-            "jvp": lambda ctx, t: rules.push(*ctx.saved_tensors, t),
-        }
-        members: dict[str, Any] = {name: own[name] for name in names}
+        members = rules_of(
+            engine,
+            lambda ctx, g: rules.pull(*ctx.saved_tensors, g),
+            lambda ctx, t: rules.push(*ctx.saved_tensors, t),
+        )
         if batch:
-            members["forward"] = lambda x: rules.value(x)
-            members["setup_context"] = saving()
             members["vmap"] = lambda info, in_dims, x: (rules.batched(x), 0)
-        else:
-            members["forward"] = forward
-        return function("Wrong", generate_jvp_rule=derive, **members).apply
+        style = "separate" if batch else "combined"
+        members |= in_style(style, lambda x: rules.value(x), saving())
+        return function("Wrong", **members).apply
 
     return define
 
@@ -104,10 +97,7 @@ BY_HAND: dict[str, Callable[[Rules, bool], Flat]] = {
     "custom_jvp": by_custom_jvp,
 }
 OURS: dict[str, Callable[[Rules, bool], Flat]] = {
-    "backward": _function("backward"),
-    "jvp": _function("jvp"),
-    "both": _function("backward", "jvp"),
-    "derived": _function("backward", derive=True),
+    **{engine: _function(engine) for engine in ENGINES},
     "decorator": by_decorator,
 }
 DEFINITIONS = BY_HAND | OURS

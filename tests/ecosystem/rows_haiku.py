@@ -6,15 +6,12 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from .catalogue import KEY, X, row
+from .catalogue import KEY, X, row, slopes
 
 
 def haiku_slopes(network, x=X):
     """The value and the gradients of a function that has modules inside."""
-    network = hk.without_apply_rng(hk.transform(network))
-    params = network.init(KEY, x)
-    loss = lambda params, x: network.apply(params, x).sum()  # noqa: E731
-    return jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
+    return slopes(hk.without_apply_rng(hk.transform(network)), x)
 
 
 def layer(f, x):

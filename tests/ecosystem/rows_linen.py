@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
 
-from .catalogue import KEY, X, row
+from .catalogue import KEY, X, row, slopes
 
 
 class Layer(nn.Module):
@@ -22,24 +22,14 @@ class Layer(nn.Module):
         return self.act(w * x)
 
 
-def linen_slopes(module, x=X):
-    """The value, and the gradients for the parameters and the input."""
-
-    def loss(params, x):
-        return module.apply(params, x).sum()
-
-    params = module.init(KEY, x)
-    return jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
-
-
 @row("flax.linen", "a layer, `jit` of `value_and_grad`")
 def _(f):
-    return linen_slopes(Layer(f))
+    return slopes(Layer(f))
 
 
 @row("flax.linen", "`nn.remat`")
 def _(f):
-    return linen_slopes(nn.remat(Layer)(f))
+    return slopes(nn.remat(Layer)(f))
 
 
 @row("flax.linen", "`nn.remat` with a policy, over `nn.scan`")
@@ -62,7 +52,7 @@ def _(f):
         def __call__(self, x):
             return kind()(x, None)[0]
 
-    return linen_slopes(Stack())
+    return slopes(Stack())
 
 
 @row("flax.linen", "`nn.remat_scan`")
@@ -72,18 +62,18 @@ def _(f):
         def __call__(self, x):
             return nn.remat_scan(Layer, lengths=(2, 2))(f)(x)
 
-    return linen_slopes(Stack())
+    return slopes(Stack())
 
 
 @row("flax.linen", "`nn.vmap`", batched=True)
 def _(f):
     kind = nn.vmap(Layer, variable_axes={"params": 0}, split_rngs={"params": True})
-    return linen_slopes(kind(f), jnp.stack([X, 2 * X]))
+    return slopes(kind(f), jnp.stack([X, 2 * X]))
 
 
 @row("flax.linen", "`nn.jit`")
 def _(f):
-    return linen_slopes(nn.jit(Layer)(f))
+    return slopes(nn.jit(Layer)(f))
 
 
 @row("flax.linen", "`nn.cond` and `nn.switch`")
@@ -96,7 +86,7 @@ def _(f):
             x = nn.cond(x.sum() > 0, lambda m, x: m(x), lambda m, x: x, layer, x)
             return nn.switch(1, [lambda m, x: x, lambda m, x: m(x)], layer, x)
 
-    return linen_slopes(Choice())
+    return slopes(Choice())
 
 
 @row("flax.linen", "`nn.vjp`")
@@ -138,13 +128,13 @@ def _(f):
 
             return nn.custom_vjp(lambda m, x: m(x), save, pull)(Layer(f), x)
 
-    return linen_slopes(Custom())
+    return slopes(Custom())
 
 
 @row("flax.linen", "`nn.RNN` of a `SimpleCell` with the function as activation")
 def _(f):
     cell = nn.SimpleCell(2, activation_fn=f)
-    return linen_slopes(nn.RNN(cell), X.reshape(1, 2, 1))
+    return slopes(nn.RNN(cell), X.reshape(1, 2, 1))
 
 
 @row("flax.linen", "`nn.BatchNorm` beside it, `mutable` statistics")

@@ -21,6 +21,8 @@ from jax.custom_batching import custom_vmap
 from jax.sharding import PartitionSpec as P
 
 import jaxfn
+from tests import wrong
+from tests.ecosystem import definitions
 
 X = 0.7
 COS = float(np.cos(X))
@@ -29,23 +31,9 @@ COS = float(np.cos(X))
 
 
 def by_jaxfn(*rules: str, derive: bool = False) -> Callable[..., Any]:
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    members = {
-        "backward": lambda ctx, g: 2 * jnp.cos(ctx.saved_tensors[0]) * g,
-        "jvp": lambda ctx, t: 3 * jnp.cos(ctx.saved_tensors[0]) * t,
-        "vmap": lambda info, in_dims, x: (jnp.sin(x) + 0.5, 0),
-    }
-    chosen = {
-        "forward": lambda x: jnp.sin(x),
-        "setup_context": setup_context,
-        **{rule: members[rule] for rule in rules},
-    }
-    static = {name: staticmethod(f) for name, f in chosen.items()}
-    kind = type("Sin", (jaxfn.Function,), static | {"generate_jvp_rule": derive})
-    return kind.apply
+    own = [rule for rule in rules if rule != "vmap"]
+    engine = "derived" if derive else "both" if len(own) == 2 else own[0]
+    return wrong.function(engine, batch="vmap" in rules).apply
 
 
 def _batched_sin() -> Callable[..., Any]:
@@ -57,18 +45,13 @@ def _batched_sin() -> Callable[..., Any]:
 def by_custom_vjp(*rules: str) -> Callable[..., Any]:
     if "jvp" in rules:
         raise KeyError("jvp")
-    sin = _batched_sin() if "vmap" in rules else jnp.sin
-    f = jax.custom_vjp(sin)
-    f.defvjp(lambda x: (sin(x), x), lambda x, g: (2 * jnp.cos(x) * g,))
-    return f
+    return definitions.define("custom_vjp", batch="vmap" in rules)
 
 
 def by_custom_jvp(*rules: str) -> Callable[..., Any]:
     if "backward" in rules:
         raise KeyError("backward")
-    f = jax.custom_jvp(_batched_sin() if "vmap" in rules else jnp.sin)
-    f.defjvp(lambda p, t: (f(*p), 3 * jnp.cos(p[0]) * t[0]))
-    return f
+    return definitions.define("custom_jvp", batch="vmap" in rules)
 
 
 def by_hijax(*rules: str) -> Callable[..., Any]:
