@@ -21,7 +21,7 @@ def function(name: str = "F", base: Any = jaxfn.Function, **members: Any) -> Any
     return type(name, (base,), wrapped)
 
 
-def saving(*values: Any):
+def saving() -> Any:
     """A setup_context that saves all array inputs for both modes."""
 
     def setup_context(ctx, inputs, output):

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tests.build import function
+from tests.build import function, in_style, rules_of
 
 Arrays = tuple[Any, ...]
 
@@ -169,11 +169,6 @@ def ours(twin: Twin, *, rule: str, style: str = "combined") -> Callable[..., Any
         if rule != "backward":
             ctx.save_for_forward(*args, out)
 
-    def combined(ctx, *args):
-        out = twin.value(*args)
-        save(ctx, args, out)
-        return out
-
     def backward(ctx, g):
         *args, out = ctx.saved_tensors
         return twin.pull(args, out, g)
@@ -182,14 +177,8 @@ def ours(twin: Twin, *, rule: str, style: str = "combined") -> Callable[..., Any
         *args, out = ctx.saved_tensors
         return twin.push(args, out, ts)
 
-    members = {"backward": backward, "jvp": jvp}
-    if rule != "both":
-        members = {rule: members[rule]}
-    if style == "combined":
-        return function(forward=combined, **members).apply
-    return function(
-        forward=lambda *args: twin.value(*args), setup_context=save, **members
-    ).apply
+    members = in_style(style, lambda *args: twin.value(*args), save)
+    return function(**members, **rules_of(rule, backward, jvp)).apply
 
 
 def by_hand(twin: Twin, *, rule: str) -> Callable[..., Any]:

@@ -11,28 +11,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
-import jaxfn
+from tests import build
+from tests.build import keep, rules_of, saving
 
 BACKWARD, JVP, BATCH = 2.0, 3.0, 0.5
 
 
-class Separate(jaxfn.Function):
-    @staticmethod
-    def forward(x):
-        return jnp.sin(x)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-
-class Combined(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        return jnp.sin(x)
+def _forward(ctx, x):
+    keep(ctx, x)
+    return jnp.sin(x)
 
 
 def _backward(ctx, g):
@@ -49,14 +36,12 @@ def _vmap(info, in_dims, x):
     return jnp.sin(x) + BATCH, in_dims[0]
 
 
-_RULES: dict[str, dict[str, Any]] = {
-    "backward": {"backward": staticmethod(_backward)},
-    "jvp": {"jvp": staticmethod(_jvp)},
-    "both": {"backward": staticmethod(_backward), "jvp": staticmethod(_jvp)},
-    "derived": {"backward": staticmethod(_backward), "generate_jvp_rule": True},
+_STYLES: dict[str, dict[str, Any]] = {
+    "separate": {"forward": lambda x: jnp.sin(x), "setup_context": saving()},
+    "combined": {"forward": _forward},
 }
-ENGINES = tuple(_RULES)
-STYLES = ("separate", "combined")
+ENGINES = ("backward", "jvp", "both", "derived")
+STYLES = tuple(_STYLES)
 
 REVERSE = {"backward": BACKWARD, "jvp": JVP, "both": BACKWARD, "derived": BACKWARD}
 """The factor in reverse mode, for each engine."""
@@ -67,8 +52,7 @@ FORWARD = {"backward": None, "jvp": JVP, "both": JVP, "derived": BACKWARD}
 
 def function(engine: str, style: str = "separate", *, batch: bool = False) -> Any:
     """A Function with the rules of an engine; with a vmap rule if `batch`."""
-    base = Separate if style == "separate" else Combined
-    rules = dict(_RULES[engine])
+    rules = _STYLES[style] | rules_of(engine, _backward, _jvp)
     if batch:
-        rules["vmap"] = staticmethod(_vmap)
-    return type(f"Wrong{engine.title()}", (base,), rules)
+        rules["vmap"] = _vmap
+    return build.function(f"Wrong{engine.title()}", **rules)

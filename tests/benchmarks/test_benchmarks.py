@@ -35,18 +35,23 @@ def close(got, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def lower(benchmark, call):
-    return benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+def close_when_lowered(benchmark, call, expected):
+    """Time the call, and compare what it has lowered."""
+    lowered = benchmark.pedantic(call.run, setup=lambda: ((call.prepare(),), {}))
+    close(lowered.compile()(trace.X, trace.Y), expected(trace.X, trace.Y))
 
 
-EAGER = [
-    (what, name)
-    for what, (_, pairs) in eager.MEASURES.items()
-    for name in peers.available(names(pairs))
-]
+def cells(measures):
+    """What is measured, with each of those that can be measured here."""
+    return [
+        (what, name)
+        for what, (_, pairs) in measures.items()
+        for name in peers.available(names(pairs))
+        if what != "grad of grad"  # compiled in tests of derivatives
+    ]
 
 
-@pytest.mark.parametrize(("what", "name"), EAGER)
+@pytest.mark.parametrize(("what", "name"), cells(eager.MEASURES))
 def test_eager(benchmark, what, name):
     transform = eager.MEASURES[what][0]
     benchmark.group = f"eager {what}"
@@ -65,22 +70,11 @@ def test_forms_of_arguments(benchmark, transform):
             close(group[name].run(None), expected)
 
 
-TRACED = [
-    (what, name)
-    for what, (_, pairs) in trace.MEASURES.items()
-    for name in peers.available(names(pairs))
-    if what != "grad of grad"  # compiled in tests of derivatives
-]
-
-
-@pytest.mark.parametrize(("what", "name"), TRACED)
+@pytest.mark.parametrize(("what", "name"), cells(trace.MEASURES))
 def test_trace(benchmark, what, name):
     transform = trace.MEASURES[what][0]
     benchmark.group = f"trace and lower {what}"
-    call = trace.fresh(name, transform)
-    lowered = lower(benchmark, call)
-    expected = transform(peers.bare())(trace.X, trace.Y)
-    close(lowered.compile()(trace.X, trace.Y), expected)
+    close_when_lowered(benchmark, trace.fresh(name, transform), transform(peers.bare()))
 
 
 def test_every_trace_is_of_a_new_function():
@@ -93,10 +87,9 @@ def test_every_trace_is_of_a_new_function():
 
 @pytest.mark.parametrize("name", ["Function", "Function, separate", "custom_vjp"])
 def test_chain(benchmark, name):
-    call = trace.fresh(name, trace.chain(10, trace.gradient))
-    lowered = lower(benchmark, call)
-    expected = trace.chain(10, trace.gradient)(peers.bare())
-    close(lowered.compile()(trace.X, trace.Y), jax.jit(expected)(trace.X, trace.Y))
+    chain = trace.chain(10, trace.gradient)
+    expected = jax.jit(chain(peers.bare()))
+    close_when_lowered(benchmark, trace.fresh(name, chain), expected)
 
 
 INSIDE = [
@@ -108,9 +101,7 @@ INSIDE = [
 def test_functions_inside_others(benchmark, what, name):
     depth, rules, transform, _ = trace.INSIDE[what]
     call = trace.fresh_levels(name, depth, rules, transform)
-    lowered = lower(benchmark, call)
-    expected = transform(inside.levels("bare", depth, rules))
-    close(lowered.compile()(trace.X, trace.Y), expected(trace.X, trace.Y))
+    close_when_lowered(benchmark, call, transform(inside.levels("bare", depth, rules)))
 
 
 @pytest.mark.parametrize("name", ["bare", "Function", "custom_vjp"])

@@ -12,6 +12,7 @@ import pytest
 import jaxfn
 from jaxfn._check.checks.programs import small_heap
 from jaxfn._check.compile import Together
+from tests.build import function, saving
 
 
 def test_a_call_that_raises_does_not_disturb_those_beside_it():
@@ -70,29 +71,19 @@ def is_compiled(x):
 def test_what_is_wrong_only_when_compiled_is_told_once(rule):
     """Other checks run such a function as it is, so they are not about that."""
 
-    class WrongUnderJit(jaxfn.Function):
-        generate_vmap_rule = True
+    def twice_if_compiled(what, x):
+        return 2 if rule == what and is_compiled(x) else 1
 
-        @staticmethod
-        def forward(x):
-            return jnp.sin(x) * (2 if rule == "value" and is_compiled(x) else 1)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return g * jnp.cos(x) * (2 if rule == "backward" and is_compiled(g) else 1)
-
-        @staticmethod
-        def jvp(ctx, t):
-            (x,) = ctx.saved_tensors
-            return t * jnp.cos(x)
-
-    report = jaxfn.check(WrongUnderJit, jnp.array([0.3, -1.2]))
+    wrong = function(
+        generate_vmap_rule=True,
+        forward=lambda x: jnp.sin(x) * twice_if_compiled("value", x),
+        setup_context=saving(),
+        backward=lambda ctx, g: (
+            g * jnp.cos(*ctx.saved_tensors) * twice_if_compiled("backward", g)
+        ),
+        jvp=lambda ctx, t: t * jnp.cos(*ctx.saved_tensors),
+    )
+    report = jaxfn.check(wrong, jnp.array([0.3, -1.2]))
     assert [failed.check for failed in report.failures] == [f"{rule} under jit"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 import jaxfn
+from tests.build import function, keep
 
 jnp.linalg.cholesky(jnp.eye(1))  # JAX finds LAPACK at the first call
 
@@ -27,17 +28,13 @@ def slope(x_ref, grad_ref, out_ref):
     out_ref[...] = grad_ref[...] * jnp.cos(x_ref[...])
 
 
-class Sine(jaxfn.Function):
-    """By Pallas."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return pallas(sine, x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return pallas(slope, *ctx.saved_tensors, grad)
+def kernels(name, value, slope):
+    """A Function of one argument, by kernels; its slope is of x and the gradient."""
+    return function(
+        name,
+        forward=lambda ctx, x: (ctx.save_for_backward(x), value(x))[1],
+        backward=lambda ctx, grad: slope(*ctx.saved_tensors, grad),
+    )
 
 
 def root(x):
@@ -48,36 +45,13 @@ def root(x):
     return call(x, uplo=np.uint8(ord("L")))[0]
 
 
-class Root(jaxfn.Function):
-    """By an FFI call."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return root(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad / (2 * root(ctx.saved_tensors[0]))
-
-
 cube = jaxfn.partitioned(lambda x: x**3, "b n -> b n")
 cube_grad = jaxfn.partitioned(lambda x, g: 3 * x**2 * g, "b n, b n -> b n")
 
 
-class Cube(jaxfn.Function):
-    """By custom_partitioning."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return cube(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return cube_grad(*ctx.saved_tensors, grad)
-
-
+Sine = kernels("Sine", lambda x: pallas(sine, x), lambda *xs: pallas(slope, *xs))
+Root = kernels("Root", root, lambda x, grad: grad / (2 * root(x)))
+Cube = kernels("Cube", cube, cube_grad)
 X = jnp.linspace(0.3, 1.2, 6).reshape(2, 3)
 CASES = {
     Sine: (X, "Pallas", ("sine", "slope")),
@@ -100,18 +74,14 @@ def test_second_derivatives_are_skipped_and_said(cls):
 
 
 def test_both_rules_by_kernels():
-    class Both(Cube):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            ctx.save_for_forward(x)
-            return cube(x)
+    def rule(ctx, t):
+        return cube_grad(*ctx.saved_tensors, t)
 
-        @staticmethod
-        def jvp(ctx, tangent):
-            return cube_grad(*ctx.saved_tensors, tangent)
+    def forward(ctx, x):
+        keep(ctx, x)
+        return cube(x)
 
-    report = jaxfn.check(Both, X)
+    report = jaxfn.check(function(forward=forward, backward=rule, jvp=rule), X)
     assert report.ok, str(report)
     skipped = {r.check for r in report.results if "kernels have no" in r.message}
     assert skipped >= {"backward of backward", "backward of jvp"}
@@ -119,36 +89,24 @@ def test_both_rules_by_kernels():
 
 @each
 def test_a_wrong_rule_is_still_found(cls):
-    class Wrong(cls):
-        @staticmethod
-        def backward(ctx, grad):
-            return 2 * cls.backward(ctx, grad)
-
-    assert jaxfn.check(Wrong, CASES[cls][0]).wrong_rules == ("backward",)
+    wrong = function(base=cls, backward=lambda ctx, grad: 2 * cls.backward(ctx, grad))
+    assert jaxfn.check(wrong, CASES[cls][0]).wrong_rules == ("backward",)
 
 
 @pytest.mark.full
 def test_an_error_beside_a_kernel_with_rules_is_no_kernels():
-    class Raises(jaxfn.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return jnp.sin(x)
+    @jax.custom_jvp
+    def fails(x):
+        return x
 
-        @staticmethod
-        def backward(ctx, grad):
-            @jax.custom_jvp
-            def fails(x):
-                return x
+    @fails.defjvp
+    def _(primals, tangents):
+        raise ZeroDivisionError("of the user")
 
-            @fails.defjvp
-            def _(primals, tangents):
-                raise ZeroDivisionError("of the user")
-
-            (x,) = ctx.saved_tensors
-            return fails(grad) * jnp.cos(x) + 0 * Sine.apply(x)
-
-    report = jaxfn.check(Raises, X)
+    raises = kernels(
+        "Raises", jnp.sin, lambda x, grad: fails(grad) * jnp.cos(x) + 0 * Sine.apply(x)
+    )
+    report = jaxfn.check(raises, X)
     (row,) = report.failures
     assert row.check == "backward of backward"
     assert "of the user" in row.message

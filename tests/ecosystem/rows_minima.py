@@ -26,16 +26,15 @@ def _coupled(f):
 NEWTON = optx.Newton(1e-6, 1e-6)
 
 
-def root(fn, solver=NEWTON, p=X, **options):
-    found = optx.root_find(fn, solver, 0.5 * p, p, throw=False, **options)
-    return found.value.sum()
+def root(fn, p):
+    return optx.root_find(fn, NEWTON, 0.5 * p, p, throw=False).value.sum()
 
 
 @row(
     "optimistix", "`root_find`, the gradient for what the function makes of a parameter"
 )
 def _(f):
-    return jax.grad(lambda p: root(_equation(f), p=p))(X)
+    return jax.grad(lambda p: root(_equation(f), p))(X)
 
 
 @row(
@@ -44,34 +43,29 @@ def _(f):
     forward=True,
 )
 def _(f):
-    return jax.grad(lambda p: root(_coupled(f), p=p))(X)
+    return jax.grad(lambda p: root(_coupled(f), p))(X)
+
+
+def fixed_slope(f, **options):
+    """The gradient of a fixed point for a parameter."""
+
+    def found(p):
+        solver = optx.FixedPointIteration(1e-6, 1e-6)
+        step = lambda y, p: 0.3 * f(y) + p  # noqa: E731
+        return optx.fixed_point(step, solver, p, p, **options).value.sum()
+
+    return jax.grad(found)(X)
 
 
 @row("optimistix", "`fixed_point`, implicit adjoint", forward=True)
 def _(f):
-    def found(p):
-        solver = optx.FixedPointIteration(1e-6, 1e-6)
-        return optx.fixed_point(lambda y, p: 0.3 * f(y) + p, solver, p, p).value.sum()
-
-    return jax.grad(found)(X)
+    return fixed_slope(f)
 
 
 @row("optimistix", "`fixed_point`, `RecursiveCheckpointAdjoint`")
 def _(f):
-    def found(p):
-        solver = optx.FixedPointIteration(1e-6, 1e-6)
-        found = optx.fixed_point(
-            lambda y, p: 0.3 * f(y) + p,
-            solver,
-            p,
-            p,
-            max_steps=4,
-            throw=False,
-            adjoint=optx.RecursiveCheckpointAdjoint(),
-        )
-        return found.value.sum()
-
-    return jax.grad(found)(X)
+    adjoint = optx.RecursiveCheckpointAdjoint()
+    return fixed_slope(f, max_steps=4, throw=False, adjoint=adjoint)
 
 
 def _residual(f):
@@ -79,22 +73,22 @@ def _residual(f):
     return lambda y, p: jnp.stack([f(y) - p, 0.5 * y])
 
 
-def fitted(f, solver, p, **options):
+def fitted(f, solver, **options):
     found = optx.least_squares(
-        _residual(f), solver, 0.5 * p, p, max_steps=3, throw=False, **options
+        _residual(f), solver, 0.5 * X, X, max_steps=3, throw=False, **options
     )
     return found.value.sum()
 
 
 @row("optimistix", "`least_squares`, three steps of `LevenbergMarquardt`", forward=True)
 def _(f):
-    return fitted(f, optx.LevenbergMarquardt(1e-6, 1e-6), X)
+    return fitted(f, optx.LevenbergMarquardt(1e-6, 1e-6))
 
 
 @row("optimistix", "`least_squares`, three steps of `GaussNewton`, `jac='bwd'`")
 def _(f):
     solver = optx.GaussNewton(1e-6, 1e-6)
-    return fitted(f, solver, X, options={"jac": "bwd"})
+    return fitted(f, solver, options={"jac": "bwd"})
 
 
 def least(f, solver, p, **options):

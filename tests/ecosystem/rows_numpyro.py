@@ -22,23 +22,23 @@ def model_of(f):
     return model
 
 
-def drawn(kernel, *, chains=1, method="sequential"):
-    """Five draws after three of warm-up."""
+def sampled(kernel, *, warmup=3, samples=5, chains=1, **options):
     mcmc = infer.MCMC(
         kernel,
-        num_warmup=3,
-        num_samples=5,
+        num_warmup=warmup,
+        num_samples=samples,
         num_chains=chains,
-        chain_method=method,
+        chain_method="vectorized" if chains > 1 else "sequential",
         progress_bar=False,
     )
-    mcmc.run(KEY)
-    return mcmc.get_samples()["x"]
+    mcmc.run(KEY, **options)
+    return mcmc
 
 
 @row("numpyro", "`NUTS`")
 def _(f):
-    return drawn(infer.NUTS(model_of(f), max_tree_depth=3))
+    kernel = infer.NUTS(model_of(f), max_tree_depth=3)
+    return sampled(kernel).get_samples()["x"]
 
 
 @row("numpyro", "`NUTS` with `forward_mode_differentiation`", forward=True)
@@ -46,7 +46,7 @@ def _(f):
     kernel = infer.NUTS(
         model_of(f), forward_mode_differentiation=True, max_tree_depth=3
     )
-    return drawn(kernel)
+    return sampled(kernel).get_samples()["x"]
 
 
 @row("numpyro", "`HMC` with vectorised chains", batched=True)
@@ -58,33 +58,25 @@ def _(f):
         adapt_step_size=False,
         adapt_mass_matrix=False,
     )
-    mcmc = infer.MCMC(
-        kernel,
-        num_warmup=0,
-        num_samples=3,
-        num_chains=2,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    mcmc.run(KEY, init_params=X, extra_fields=("potential_energy",))
+    fields = {"init_params": X, "extra_fields": ("potential_energy",)}
+    mcmc = sampled(kernel, warmup=0, samples=3, chains=2, **fields)
     return mcmc.get_samples(), mcmc.get_extra_fields()["potential_energy"]
 
 
-def fitted(f, guide, steps=3):
-    svi = infer.SVI(model_of(f), guide, optim.Adam(0.1), infer.Trace_ELBO())
+def fitted(f, guide, optimizer, steps):
+    svi = infer.SVI(model_of(f), guide, optimizer, infer.Trace_ELBO())
     return svi.run(KEY, steps, progress_bar=False).params
 
 
 @row("numpyro", "`SVI` with `AutoNormal`")
 def _(f):
-    return fitted(f, autoguide.AutoNormal(model_of(f)))
+    return fitted(f, autoguide.AutoNormal(model_of(f)), optim.Adam(0.1), 3)
 
 
 @row("numpyro", "`AutoLaplaceApproximation`, its precision by `hessian`")
 def _(f):
     guide = autoguide.AutoLaplaceApproximation(model_of(f))
-    svi = infer.SVI(model_of(f), guide, optim.SGD(0.1), infer.Trace_ELBO())
-    found = svi.run(KEY, 2, progress_bar=False).params
+    found = fitted(f, guide, optim.SGD(0.1), 2)
     return guide.get_posterior(found).precision_matrix
 
 

@@ -8,7 +8,7 @@ import pytest
 import jaxfn
 from jaxfn.autograd import gradcheck, gradgradcheck
 from jaxfn.autograd.gradcheck import GradcheckError
-from tests.build import function
+from tests.build import function, keep, nothing
 
 
 @pytest.fixture(autouse=True)
@@ -17,27 +17,24 @@ def _double():
         yield
 
 
-def product(backward, jvp=None, **members):
+def product(backward, jvp=None):
     """x * y for any dtype, saving both."""
 
     def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        ctx.save_for_forward(x, y)
+        keep(ctx, x, y)
         return x * y
 
-    if jvp is not None:
-        members["jvp"] = jvp
-    return function("Product", forward=forward, backward=backward, **members).apply
+    rules = {"backward": backward} | ({"jvp": jvp} if jvp else {})
+    return function("Product", forward=forward, **rules).apply
 
 
-def right(ctx, g):
-    x, y = ctx.saved_tensors
-    return g * y.conj(), g * x.conj()
+def saved(rule):
+    """A rule of the saved values and of what it is given."""
+    return lambda ctx, *xs: rule(*ctx.saved_tensors, *xs)
 
 
-def right_jvp(ctx, s, t):
-    x, y = ctx.saved_tensors
-    return s * y + x * t
+right = saved(lambda x, y, g: (g * y.conj(), g * x.conj()))
+right_jvp = saved(lambda x, y, s, t: s * y + x * t)
 
 
 REAL = (np.array([0.5, -1.0]), np.array([2.0, 3.0]))  # float64, which JAX makes later
@@ -67,6 +64,10 @@ def test_right_rules_pass_under_vmap(xs):
     assert gradgradcheck(f, xs, check_batched_grad=True)
 
 
+def doubled(**rules):
+    return function("F", forward=lambda ctx, x: 2 * x, **rules).apply
+
+
 def wrong_when_batched(x):
     """A function whose batch rule is wrong, and whose value is right."""
     f = jaxfn.custom_function(lambda x: 2 * x)
@@ -76,30 +77,20 @@ def wrong_when_batched(x):
 
 def test_a_batched_derivative_that_differs_from_a_loop():
     x = REAL[0]
-    f = function(
-        "F", forward=lambda ctx, x: 2 * x, backward=lambda ctx, g: wrong_when_batched(g)
-    ).apply
+    f = doubled(backward=lambda ctx, g: wrong_when_batched(g))
     assert gradcheck(f, x)
     failed = "while testing batched gradient computation. The backward of .*differs"
     with pytest.raises(GradcheckError, match=failed):
         gradcheck(f, x, check_batched_grad=True)
     assert not gradcheck(f, x, check_batched_grad=True, raise_exception=False)
-    f = function(
-        "F",
-        forward=lambda ctx, x: 2 * x,
-        backward=lambda ctx, g: 2 * g,
-        jvp=lambda ctx, t: wrong_when_batched(t),
-    ).apply
+    f = doubled(backward=lambda ctx, g: 2 * g, jvp=lambda ctx, t: wrong_when_batched(t))
     assert gradcheck(f, x, check_forward_ad=True)
     with pytest.raises(GradcheckError, match="The jvp of .* differs from a loop"):
         gradcheck(f, x, check_forward_ad=True, check_batched_forward_grad=True)
 
 
 def test_a_backward_that_vmap_refuses():
-    def backward(ctx, g):
-        return jnp.asarray(2 * np.asarray(g))
-
-    f = function("F", forward=lambda ctx, x: 2 * x, backward=backward).apply
+    f = doubled(backward=lambda ctx, g: jnp.asarray(2 * np.asarray(g)))
     assert gradcheck(f, REAL[0])
     with pytest.raises(GradcheckError, match="under jax.vmap raises: .*__array__"):
         gradcheck(f, REAL[0], check_batched_grad=True)
@@ -114,44 +105,32 @@ def test_a_batched_check_needs_its_mode():
 
 
 def test_a_missing_conjugate_shows_in_the_imaginary_part():
-    def wrong(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * y, g * x
-
-    assert gradcheck(product(wrong), REAL)
+    f = product(saved(lambda x, y, g: (g * y, g * x)))
+    assert gradcheck(f, REAL)
     match = "While considering the imaginary part of complex outputs only, Jacobian mis"
     with pytest.raises(GradcheckError, match=match):
-        gradcheck(product(wrong), COMPLEX)
+        gradcheck(f, COMPLEX)
 
 
 def test_a_wrong_jvp_of_complex_numbers_shows():
-    def wrong(ctx, s, t):
-        x, y = ctx.saved_tensors
-        return s * y.conj() + x * t
-
+    f = product(right, saved(lambda x, y, s, t: s * y.conj() + x * t))
     match = "imaginary part of complex inputs only, Jacobian computed with forward mode"
     with pytest.raises(GradcheckError, match=match):
-        gradcheck(product(right, wrong), COMPLEX, check_forward_ad=True)
+        gradcheck(f, COMPLEX, check_forward_ad=True)
 
 
 def test_the_message_names_the_function_and_the_input():
-    def wrong(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * y, -g * x
-
+    f = product(saved(lambda x, y, g: (g * y, -g * x)))
     match = r"(?s)output 0 with respect to input 1,.*backward of `Product.apply`"
     with pytest.raises(GradcheckError, match=match):
-        gradcheck(product(wrong), REAL)
+        gradcheck(f, REAL)
 
 
 def test_a_wrong_second_derivative_shows():
-    def halfway(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * jax.lax.stop_gradient(y), g * x
-
-    assert gradcheck(product(halfway), REAL)
+    halfway = product(saved(lambda x, y, g: (g * jax.lax.stop_gradient(y), g * x)))
+    assert gradcheck(halfway, REAL)
     with pytest.raises(GradcheckError, match="Jacobian mismatch"):
-        gradgradcheck(product(halfway), REAL)
+        gradgradcheck(halfway, REAL)
 
 
 def test_once_differentiable_refuses_gradgradcheck():
@@ -189,34 +168,32 @@ def test_gradients_of_another_dtype_fail_where_asked():
         gradcheck(f, REAL[0], check_grad_dtypes=True)
 
 
-def test_a_backward_that_raises_where_an_output_is_unused():
-    def backward(ctx, *gs):
-        if sum(g is None for g in gs) == 1:
-            raise RuntimeError("one is missing")
-        return sum(g for g in gs if g is not None)
+def thrice(when_one_is_missing):
+    """x three times, with a backward that calls this where one gradient is None."""
 
     def forward(ctx, x):
         ctx.set_materialize_grads(False)
         return x * 1, x * 1, x * 1
 
-    f = function(forward=forward, backward=backward).apply
-    assert gradcheck(f, REAL[0], check_undefined_grad=False)
+    def backward(ctx, *gs):
+        more = when_one_is_missing() if sum(g is None for g in gs) == 1 else 0.0
+        return sum(g for g in gs if g is not None) + more
+
+    return function(forward=forward, backward=backward).apply
+
+
+def test_a_backward_that_raises_where_an_output_is_unused():
+    def fail():
+        raise RuntimeError("one is missing")
+
+    assert gradcheck(thrice(fail), REAL[0], check_undefined_grad=False)
     with pytest.raises(GradcheckError, match="handle undefined output grads"):
-        gradcheck(f, REAL[0])
+        gradcheck(thrice(fail), REAL[0])
 
 
 def test_a_backward_with_a_constant_where_an_output_is_unused():
-    def backward(ctx, *gs):
-        constant = 1.0 if sum(g is None for g in gs) == 1 else 0.0
-        return sum(g for g in gs if g is not None) + constant
-
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        return x * 1, x * 1, x * 1
-
-    f = function(forward=forward, backward=backward).apply
     with pytest.raises(GradcheckError, match="undefined or zero when all output"):
-        gradcheck(f, REAL[0])
+        gradcheck(thrice(lambda: 1.0), REAL[0])
 
 
 def test_a_jvp_that_takes_constants_for_something_else():
@@ -250,7 +227,7 @@ def changing(to):
     return function(
         "Changing",
         forward=lambda x: to(x) if (np.asarray(x) >= 1).all() else x,
-        setup_context=lambda ctx, inputs, output: None,
+        setup_context=nothing,
         backward=lambda ctx, g: g.real.sum(keepdims=True),
     ).apply
 

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxfn
-from tests.build import function
+from tests.build import function, nothing
 
 X = jnp.float32([0.5, 1.0, 2.0])
 LIKE = lambda x: x  # noqa: E731  (a result of the argument's shape)
@@ -142,25 +142,25 @@ def test_arguments_and_results_may_be_pytrees_and_static_values():
         assert found["scaled"][0].dtype == jnp.float32
 
 
-def test_without_a_tracer_the_body_is_called_at_once_and_once():
+def recorder():
+    """The identity, and the values that it has seen."""
     seen = []
 
     def body(x):
         seen.append(x.tolist())
         return x
 
-    f = jaxfn.host_function(body)
-    f(X)
+    return body, seen
+
+
+def test_without_a_tracer_the_body_is_called_at_once_and_once():
+    body, seen = recorder()
+    jaxfn.host_function(body)(X)
     assert seen == [X.tolist()]
 
 
 def test_without_a_result_tracing_calls_the_body_on_zeros():
-    seen = []
-
-    def body(x):
-        seen.append(x.tolist())
-        return x
-
+    body, seen = recorder()
     compiled = jax.jit(jaxfn.host_function(body)).lower(X).compile()
     assert seen == [[0, 0, 0]]
     compiled(X).block_until_ready()
@@ -176,9 +176,8 @@ def test_what_is_known_while_jax_traces_is_no_zero():
 
 
 def test_with_a_result_tracing_does_not_call_the_body():
-    seen = []
-    f = jaxfn.host_function(lambda x: seen.append(0), LIKE)
-    jax.jit(f).lower(X)
+    body, seen = recorder()
+    jax.jit(jaxfn.host_function(body, LIKE)).lower(X)
     assert seen == []
 
 
@@ -217,9 +216,7 @@ def test_defaults_that_a_decorator_fills_in_are_not_for_result(body, jit):
     decorated, forward = jaxfn.custom_function(host), jaxfn.custom_function(host)
     decorated.defvjp(lambda *args: (host(*args), args), lambda args, g: args)
     forward.defjvp(lambda args, ts: (host(*args), host(*args)))
-    as_class = function(
-        forward=staticmethod(host), setup_context=lambda ctx, inputs, output: None
-    )
+    as_class = function(forward=staticmethod(host), setup_context=nothing)
     given = (X, 2) if body == "a default that result takes" else (X,)
     for f in (host, decorated, forward, as_class.apply):
         got = jax.jit(lambda x, f=f: f(x, *given[1:]))(X) if jit else f(*given)
@@ -368,14 +365,10 @@ def fine(*args):
     return args[-1]
 
 
-def save(ctx, inputs, output):
-    pass
-
-
 MEETINGS = {
     "forward": ({"forward": body}, lambda f: jax.jit(f)),
     "forward, separate": (
-        {"forward": body, "setup_context": save},
+        {"forward": body, "setup_context": nothing},
         lambda f: jax.jit(f),
     ),
     "setup_context": (
@@ -390,7 +383,8 @@ MEETINGS = {
     ),
     "jvp": ({"forward": fine, "jvp": body}, lambda f: jax.jacfwd(f)),
     "vmap": (
-        {"forward": fine, "setup_context": save, "vmap": lambda i, d, x: (body(x), 0)},
+        {"forward": fine, "setup_context": nothing}
+        | {"vmap": lambda i, d, x: (body(x), 0)},
         lambda f: jax.jit(lambda x: jax.vmap(f)(jnp.stack([x, x]))),
     ),
 }

@@ -20,8 +20,8 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.sharding import PartitionSpec as P
 
-import jaxfn
 from tests import wrong
+from tests.build import function
 from tests.ecosystem import definitions
 
 X = 0.7
@@ -188,15 +188,8 @@ def kept(peer: Peer) -> bool:
     return True
 
 
-def second(peer: Peer) -> bool:
-    f = peer(*own(peer))
-    found = float(jax.grad(jax.grad(f))(jnp.float32(X)))
-    return round(found / -float(np.sin(X)), 4) == factor(peer)
-
-
-def hessian(peer: Peer) -> bool:
-    f = peer(*own(peer))
-    found = float(jax.hessian(f)(jnp.float32(X)))
+def second(peer: Peer, twice: Any = lambda f: jax.grad(jax.grad(f))) -> bool:
+    found = float(twice(peer(*own(peer)))(jnp.float32(X)))
     return round(found / -float(np.sin(X)), 4) == factor(peer)
 
 
@@ -210,30 +203,28 @@ def sharded(peer: Peer) -> bool:
     return bool(jnp.allclose(found, factor(peer) * COS))
 
 
-class Power(jaxfn.Function):
-    @staticmethod
-    def forward(ctx, tree, mode):
-        ctx.save_for_backward(tree["x"])
-        return jnp.sin(tree["x"]) if mode == "sin" else tree["x"]
-
-    @staticmethod
-    def backward(ctx, g):
-        return {"x": 2 * jnp.cos(ctx.saved_tensors[0]) * g}, None
-
-
 def _tree_and_text(peer: Peer) -> Callable[..., Any]:
     """sin of the entry of a dict; a text among the arguments says that it is sin."""
 
     def plain(tree, mode):
         return jnp.sin(tree["x"]) if mode == "sin" else tree["x"]
 
+    def pull(x, g):
+        return {"x": 2 * jnp.cos(x) * g}
+
     if peer is by_jaxfn:
-        return Power.apply
+        return function(
+            forward=lambda ctx, tree, mode: (
+                ctx.save_for_backward(tree["x"]),
+                plain(tree, mode),
+            )[1],
+            backward=lambda ctx, g: (pull(*ctx.saved_tensors, g), None),
+        ).apply
     if peer is by_custom_vjp:
         f = jax.custom_vjp(plain)
         f.defvjp(
             lambda tree, mode: (plain(tree, mode), tree["x"]),
-            lambda x, g: ({"x": 2 * jnp.cos(x) * g}, None),
+            lambda x, g: (pull(x, g), None),
         )
         return f
     if peer is by_custom_jvp:
@@ -245,7 +236,7 @@ def _tree_and_text(peer: Peer) -> Callable[..., Any]:
 
         f = eqx.filter_custom_vjp(plain)
         f.def_fwd(lambda perturbed, tree, mode: (plain(tree, mode), tree["x"]))
-        f.def_bwd(lambda x, g, *_: {"x": 2 * jnp.cos(x) * g})
+        f.def_bwd(lambda x, g, *_: pull(x, g))
         return f
     raise KeyError("not tried")
 
@@ -265,7 +256,7 @@ ROWS: dict[str, Callable[[Peer], bool]] = {
     "forward mode from a reverse rule": derived,
     "kept under `jit`, `checkpoint`, `scan`, `cond`": kept,
     "`grad` of `grad`": second,
-    "`hessian`": hessian,
+    "`hessian`": lambda peer: second(peer, jax.hessian),
     "a dict, and a text that nobody marks as static": tree_and_text,
     "`shard_map` with `check_vma=True`": sharded,
 }

@@ -5,10 +5,10 @@ functions.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.package import printed
 
 # Most that `jax.grad(jax.jit(Exp.apply))(x)` may enter. Lower a limit when it can be.
 LIMITS = {
@@ -61,10 +61,7 @@ print(json.dumps(entered))
 @pytest.fixture(scope="module")
 def entered():
     """The functions that a fresh process enters, by file."""
-    command = [sys.executable, "-c", PROGRAM]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return json.loads(printed(PROGRAM))
 
 
 def test_the_count_sees_the_way_from_the_call_to_backward(entered):

@@ -12,6 +12,7 @@ import pytest
 
 import jaxfn
 from jaxfn.__main__ import main
+from tests.package import printed
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -47,10 +48,7 @@ def test_the_version_is_had_without_an_installed_package(tmp_path):
         "import importlib.metadata as m; m.version = m.distribution = None\n"
         "import jaxfn; print(jaxfn.__version__)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert run.stdout.strip() == jaxfn.__version__, run.stderr
+    assert printed(code, cwd=tmp_path).strip() == jaxfn.__version__
 
 
 def test_the_command_line_prints_the_version(capsys):

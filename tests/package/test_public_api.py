@@ -4,7 +4,6 @@ import ast
 import functools
 import inspect
 import re
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxfn
+from tests.package import printed
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,13 +84,6 @@ def test_every_rule_has_an_example(name):
 def test_every_module_has_a_docstring():
     for path in (ROOT / "jaxfn").rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
-
-
-def printed(code):
-    """What a program prints, in a process of its own."""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 def test_importing_brings_in_nothing_but_jax():

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 
 from jaxfn.__main__ import main
+from tests.package import printed
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-
-
-def test_import_of_jaxfn_does_not_import_torch():
-    code = "import sys, jaxfn, jaxfn.check; sys.exit('torch' in sys.modules)"
-    code = code.replace(", jaxfn.check", "; jaxfn.check")
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_command_line_does_not_import_torch():
@@ -31,7 +24,7 @@ for argv in (["--version"], ["compare", "--help"]):
 assert main(["check", "jax.numpy:sin", "f32[2]", "--skip", "leaks"]) == 0
 sys.exit("torch" in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    printed(code)
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="torch is installed here")
