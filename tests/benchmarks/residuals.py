@@ -99,12 +99,8 @@ def of_some(f: Fun, args: Any, moving: tuple[int, ...]) -> tuple[Fun, list[Any]]
     """A function of some of the arguments, and those."""
 
     def along(*values):
-        return f(
-            *(
-                dict(zip(moving, values, strict=True)).get(i, x)
-                for i, x in enumerate(args)
-            )
-        )
+        moved = dict(zip(moving, values, strict=True))
+        return f(*(moved.get(i, x) for i, x in enumerate(args)))
 
     return along, [args[i] for i in moving]
 

@@ -40,7 +40,7 @@ def custom_vjp() -> Fun:
 
 
 DOUBLED = {"bare": bare, "Function": by_function, "custom_vjp": custom_vjp}
-"""Twice each leaf of all arguments, in every way; an output has its own argument."""
+"""Twice each leaf of all arguments, in every way; each output ignores all but one."""
 
 
 def total(outs: Any) -> Any:

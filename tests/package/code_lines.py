@@ -14,7 +14,7 @@ def code_lines(path):
     lines = source.splitlines()
     left_out = {i for i, line in enumerate(lines, 1) if not line.strip()}
     for node in ast.walk(ast.parse(source)):
-        if _is_docstring(node) or _is_message(node) or _is_import(node):
+        if is_docstring(node) or _is_message(node) or _is_import(node):
             left_out.update(range(node.lineno, node.end_lineno + 1))
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
@@ -24,7 +24,8 @@ def code_lines(path):
     return len(lines) - len(left_out)
 
 
-def _is_docstring(node):
+def is_docstring(node):
+    """Is it a text that stands alone?"""
     value = getattr(node, "value", None)
     return (
         isinstance(node, ast.Expr)

@@ -13,6 +13,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.package.code_lines import is_docstring
+
 MOST_WORDS = 30
 
 COINED_NAMES = {
@@ -38,22 +40,7 @@ COINED_PHRASES = {
 
 def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
     """Yield the docstrings of modules, classes, functions and attributes."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if not isinstance(body, list):
-            continue
-        first = isinstance(
-            node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        )
-        for i, statement in enumerate(body):
-            after_name = i > 0 and isinstance(body[i - 1], (ast.Assign, ast.AnnAssign))
-            if (
-                isinstance(statement, ast.Expr)
-                and isinstance(statement.value, ast.Constant)
-                and isinstance(statement.value.value, str)
-                and ((i == 0 and first) or after_name)
-            ):
-                yield statement.value
+    yield from (node.value for node in ast.walk(tree) if is_docstring(node))
 
 
 def messages(tree: ast.AST) -> Iterator[str]:
