@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 import jaxfn
-from tests.build import function, in_style, rules_of, saving
+from tests.build import function, keep, rules_of, saving
 from tests.wrong import BACKWARD, BATCH, ENGINES, JVP
 
 Flat = Callable[..., Any]
@@ -69,15 +69,19 @@ def _function(engine: str) -> Callable[[Rules, bool], Flat]:
     """A Function in the combined style; in the separate one with a batch rule."""
 
     def define(rules: Rules, batch: bool) -> Flat:
-        members = rules_of(
+        def forward(ctx, x):
+            keep(ctx, x)
+            return rules.value(x)
+
+        members = {"forward": forward} | rules_of(
             engine,
             lambda ctx, g: rules.pull(*ctx.saved_tensors, g),
             lambda ctx, t: rules.push(*ctx.saved_tensors, t),
         )
         if batch:
+            members["forward"] = lambda x: rules.value(x)
+            members["setup_context"] = saving()
             members["vmap"] = lambda info, in_dims, x: (rules.batched(x), 0)
-        style = "separate" if batch else "combined"
-        members |= in_style(style, lambda x: rules.value(x), saving())
         return function("Wrong", **members).apply
 
     return define
