@@ -30,7 +30,7 @@ def parametrize(
     if name not in metafunc.fixturenames:
         return
     some = dict.fromkeys(normal)
-    cells: list[Any] = list(some)
+    cells: list[Any] = [pytest.param(x, marks=pytest.mark.thinned(1)) for x in some]
     if metafunc.config.option.full:
         more = dict.fromkeys(full(times(metafunc.config)))
         rest = [x for x in more if x not in some]

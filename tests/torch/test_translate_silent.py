@@ -59,7 +59,7 @@ ARGS = {
 }
 EQUAL = """
 ViewOfT Reshape2 IntDiv FloorDivNeg Unbiased WhereScalar NoneGrad Indexing DupWrite
-Slices Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand HalfPlus
+Slices Roll Einsum Clamps Rounding Alpha Splits Uneven DtypeCheck Expand
 IntMask Walrus MaskReads Builtins Hist KwDefault MultiOut Chained InplaceArg
 TupleSwap ReluInplace ShapeInplace StarArgs Cumul Cumul2 SetterThenRead GradReverse
 Quantize BinActive LSQ SRUpdate VecQuant SoftDTW ChamferDistance MatrixSqrt
@@ -69,7 +69,7 @@ Cond WhileLoop FocalLoss Rotary RMSNorm MedianOfNan
 
 SLOW = """
 SoftDTW ChamferDistance VecQuant Splits Rounding Expand Hist FloorDivNeg WhereScalar
-Indexing IntMask Promote Roll Einsum Alpha MatrixSqrt Rotary RMSNorm HalfPlus Cumul
+Indexing IntMask Promote Roll Einsum Alpha MatrixSqrt Rotary RMSNorm Cumul
 """
 
 
