@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from jaxfn.torch import from_torch
+from jaxfn.torch import TorchRefusal, from_torch
+from jaxfn.torch._function.host_call import HostCall
+from tests.build import saving
 
+from .classes import saves, torch_class
 from .compare import Case
-from .pairs import AddBias, Nested, Separate
+from .pairs import AddBias, Linear, Nested, Separate
 
 R = torch.Generator()
 R.manual_seed(0)
@@ -220,34 +222,6 @@ class Masks(Function):
         return grad
 
 
-class ItemValue(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * (x.sum().item() + 1.0)
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * x.sum()
-
-
-class ZeroDim(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x * 1
-        y[x > 0] = 3.0
-        ctx.save_for_backward(x)
-        return y
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        g = g.clone()
-        g[x > 0] = 0.5
-        return g
-
-
 def swish(x: torch.Tensor) -> torch.Tensor:
     return torch.sigmoid(x) * x
 
@@ -257,56 +231,48 @@ with warnings.catch_warnings():
     scripted = torch.jit.script(swish)
 
 
-class Scripted(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return scripted(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        s = torch.sigmoid(x)
-        return g * (s + x * s * (1 - s))
+def swish_gradient(ctx, g):
+    (x,) = ctx.saved_tensors
+    s = torch.sigmoid(x)
+    return g * (s + x * s * (1 - s))
 
 
-class Amp(Function):
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cuda")
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.relu()
-
-    @staticmethod
-    @torch.amp.custom_bwd(device_type="cuda")
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * (x > 0)
+AMP = {"device_type": "cuda"}
+Amp = torch_class(
+    torch.amp.custom_fwd(saves(torch.relu), **AMP),
+    torch.amp.custom_bwd(lambda ctx, g: g * (ctx.saved_tensors[0] > 0), **AMP),
+)
 
 
-class Complex(Function):
-    @staticmethod
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return z * z.conj() * 1j
-
-    @staticmethod
-    def backward(ctx, g):
-        (z,) = ctx.saved_tensors
-        return g * z.conj() * 2j + g.conj() * z
+def complex_gradient(ctx, g):
+    (z,) = ctx.saved_tensors
+    return g * z.conj() * 2j + g.conj() * z
 
 
-def made_in_factory(k):
-    class Made(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * k
+def zero_dim(ctx, x):
+    y = x * 1
+    y[x > 0] = 3.0
+    ctx.save_for_backward(x)
+    return y
 
-        @staticmethod
-        def backward(ctx, g):
-            return g * k
 
-    return Made
+def zero_dim_gradient(ctx, g):
+    g = g.clone()
+    g[ctx.saved_tensors[0] > 0] = 0.5
+    return g
+
+
+def factory(k):
+    return torch_class(lambda ctx, x: x * k, lambda ctx, g: g * k)
+
+
+ItemValue = torch_class(
+    saves(lambda x: x * (x.sum().item() + 1.0)),
+    lambda ctx, g: g * ctx.saved_tensors[0].sum(),
+)
+ZeroDim = torch_class(zero_dim, zero_dim_gradient)
+Scripted = torch_class(saves(scripted), swish_gradient)
+Complex = torch_class(saves(lambda z: z * z.conj() * 1j), complex_gradient)
 
 
 class Options(Function):
@@ -319,24 +285,6 @@ class Options(Function):
     @staticmethod
     def backward(ctx, g):
         return g * ctx.options.pop("b"), None
-
-
-class Linear(Function):
-    @staticmethod
-    def forward(ctx, x, w, b=None):
-        ctx.save_for_backward(x, w)
-        ctx.has_bias = b is not None
-        y = x.mm(w.t())
-        return y if b is None else y + b
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        x, w = ctx.saved_tensors
-        gx = g.mm(w) if ctx.needs_input_grad[0] else None
-        gw = g.t().mm(x) if ctx.needs_input_grad[1] else None
-        gb = g.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
-        return (gx, gw, gb)[: len(ctx.needs_input_grad)]
 
 
 CASES = {
@@ -363,7 +311,7 @@ CASES = {
     "scripted": (Scripted, [normal(4)]),
     "amp": (Amp, [normal(4)]),
     "complex": (Complex, [normal(4, dtype=torch.complex64)]),
-    "factory": (made_in_factory(3.0), [normal(4)]),
+    "factory": (factory(3.0), [normal(4)]),
     "options": (Options, [normal(4), {"k": 2.0, "b": 5.0}]),
     "linear": (Linear, [normal(4, 3), normal(2, 3), normal(2)]),
     "linear without bias": (Linear, [normal(4, 3), normal(2, 3), None]),
@@ -371,26 +319,9 @@ CASES = {
     "half": (Scale, [normal(4).half(), 3.0]),
     "bfloat16": (Scale, [normal(4).bfloat16(), 3.0]),
 }
-# A saved intermediate is a constant in torch, silently; the rest says no.
-NOT_TWICE = {"saved", "linear", "linear without bias", "empty", "several", "complex"}
-# torch's backward there is no function of x, or does not record its own backward.
-NOT_TWICE |= {"in place", "autograd", "amp", "masks", "not static", "by class", "heir"}
-NOT_TWICE |= {
-    "half",
-    "bfloat16",
-    "scale",
-    "defaults",
-    "broadcast",
-    "factory",
-    "options",
-}
-NOT_TWICE |= {
-    "no dimension, held",
-    "no dimension, not",
-    "reads needs",
-    "views",
-    "branch",
-}
+# Of the others torch's backward is no function of x, does not record its own backward,
+# or says no; and a saved intermediate is a constant in torch, silently.
+TWICE = ("nested", "itself", "separate", "item", "scripted")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -398,9 +329,14 @@ def test_value_and_gradient_are_torchs(name):
     assert Case(*CASES[name]).worst() <= 1e-6
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_TWICE])
+@pytest.mark.parametrize("name", TWICE)
 def test_second_derivative_is_torchs(name):
     assert Case(*CASES[name]).worst_second() <= 1e-6
+
+
+def on_host(call, needs, bridge):
+    why = TorchRefusal(operation="all", reason="a test")
+    return HostCall(bridge.cls, call, bridge.settings, why)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -409,16 +345,8 @@ def test_on_the_host_too(name):
     case = Case(cls, args, *diff, fallback="host")
     # As if nothing of it could be traced.
     bridge = case.made.jaxfn_torch_bridge
-    bridge._make = functools.partial(_on_host, bridge)
+    bridge._make = functools.partial(on_host, bridge=bridge)
     assert case.worst(("eager", "jit", "vmap(grad)")) <= 1e-6
-
-
-def _on_host(bridge, call, needs):
-    from jaxfn.torch._base.refusal import TorchRefusal
-    from jaxfn.torch._function.host_call import HostCall
-
-    why = TorchRefusal(operation="all", reason="a test")
-    return HostCall(bridge.cls, call, bridge.settings, why)
 
 
 def test_saved_intermediates_keep_their_derivative():
@@ -445,25 +373,13 @@ def test_a_branch_that_raises():
         assert np.allclose(ours, theirs)
 
 
-class Own(Function):
-    """Wrong on purpose, so that it shows which rule runs."""
-
-    @staticmethod
-    def forward(x):
-        return x**2
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx, g):
-        return 3 * g * ctx.saved_tensors[0]
-
-    @staticmethod
-    def jvp(ctx, t):
-        return 5 * t * ctx.saved_tensors[0]
+# Wrong on purpose, so that it shows which rule runs.
+Own = torch_class(
+    lambda x: x**2,
+    lambda ctx, g: 3 * g * ctx.saved_tensors[0],
+    setup_context=saving(),
+    jvp=lambda ctx, t: 5 * t * ctx.saved_tensors[0],
+)
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
@@ -529,10 +445,7 @@ def test_random_draws(cls, fallback):
     one, other = (made.apply(key, x, *rest) for key in keys)
     assert 0 < one.sum() < 64
     assert (one != other).any()
-    assert (
-        jax.jit(made.apply, static_argnums=range(2, 2 + len(rest)))(keys[0], x, *rest)
-        == one
-    ).all()
+    assert (jax.jit(lambda key, x: made.apply(key, x, *rest))(keys[0], x) == one).all()
     grad = jax.grad(lambda x: made.apply(keys[0], x, *rest).sum())(x)
     assert (grad == one).all()
     assert (torch.get_rng_state() == before).all()
@@ -543,38 +456,24 @@ def test_with_the_same_draws_torch_computes_the_same():
     assert case.worst(("eager", "jit")) <= 1e-6
 
 
-class TakesAKey(Function):
-    @staticmethod
-    def forward(ctx, x, key):
-        ctx.save_for_backward(torch.rand_like(x))
-        return x * key * ctx.to_save[0]
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0], None
+def draws_by_a_key(ctx, x, key):
+    ctx.save_for_backward(torch.rand_like(x))
+    return x * key * ctx.to_save[0]
 
 
 def test_a_parameter_may_be_called_key():
-    made, x = from_torch(TakesAKey, random=True), jnp.ones(8)
+    cls = torch_class(draws_by_a_key, lambda ctx, g: (g * ctx.saved_tensors[0], None))
+    made, x = from_torch(cls, random=True), jnp.ones(8)
     out, back = jax.vjp(lambda x: made.apply(jax.random.key(0), x, 1.0), x)
     assert out.std() > 0
     assert (back(jnp.ones(8))[0] == out).all()
 
 
-class NativeDropout(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return torch.native_dropout(x, 0.5, True)[0]
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 def test_what_is_not_a_number_is_not_dropped():
+    drops = torch_class(lambda ctx, x: torch.native_dropout(x, 0.5, True)[0])
     x = torch.full((20,), torch.nan)
-    assert NativeDropout.apply(x).isnan().all()
-    made = from_torch(NativeDropout, random=True)
+    assert drops.apply(x).isnan().all()
+    made = from_torch(drops, random=True)
     assert jnp.isnan(made.apply(jax.random.key(0), jnp.asarray(x.numpy()))).all()
 
 

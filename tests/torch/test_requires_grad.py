@@ -8,6 +8,9 @@ import torch
 from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
+from tests.build import in_style
+
+from .classes import torch_class
 
 X = np.arange(1.0, 5.0, dtype=np.float32).reshape(2, 2)
 W = np.float32([[2, 5], [3, 7]])
@@ -29,35 +32,15 @@ def asked(saved):
 def function(what, how, style="combined"):
     """A Function that saves `what(x, w, y)`, and asks for it in backward."""
 
-    def read(ctx):
-        return ctx.saved_tensors if how is save else ctx.kept
+    def backward(ctx, g):
+        factor = asked(ctx.saved_tensors if how is save else ctx.kept)
+        return g * factor, g * (factor + 0.5)
 
-    class Base(Function):
-        @staticmethod
-        def backward(ctx, g, *_):
-            factor = asked(read(ctx))
-            return g * factor, g * (factor + 0.5)
+    def note(ctx, inputs, output):
+        how(ctx, *what(*inputs, output))
 
-    if style == "combined":
-
-        class Asks(Base):
-            @staticmethod
-            def forward(ctx, x, w):
-                y = x * w
-                how(ctx, *what(x, w, y))
-                return y
-    else:
-
-        class Asks(Base):
-            @staticmethod
-            def forward(x, w):
-                return x * w
-
-            @staticmethod
-            def setup_context(ctx, inputs, output):
-                how(ctx, *what(*inputs, output))
-
-    return Asks
+    rules = in_style(style, lambda x, w: x * w, note)
+    return torch_class(backward=backward, **rules)
 
 
 def with_a_graph(x, w, y):
@@ -112,17 +95,13 @@ def test_saved(name, how, style, argnums):
 def test_saved_by_the_host(name):
     """Backward alone runs there: NumPy in it can't be traced."""
 
-    def what(x, w, y):
-        return SAVED[name](x, w, y)
+    asks = function(SAVED[name], save)
 
-    cls = function(what, save)
-    plain = cls.backward
-
-    class OnHost(cls):
+    class OnHost(asks):
         @staticmethod
         def backward(ctx, g):
             torch.from_numpy(np.sin(g.detach().numpy()))
-            return plain(ctx, g)
+            return asks.backward(ctx, g)
 
     expected = in_torch(OnHost, (0,))
     apply = from_torch(OnHost, fallback="host").apply
@@ -132,38 +111,30 @@ def test_saved_by_the_host(name):
 
 
 def test_an_argument_that_forward_wrote_to():
-    class Writes(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = x * 1
-            x.mul_(2)
-            ctx.save_for_backward(x)
-            return y
+    def forward(ctx, x):
+        y = x * 1
+        x.mul_(2)
+        ctx.save_for_backward(x)
+        return y
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return g * x if x.requires_grad else None
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x if x.requires_grad else None
 
-    apply = from_torch(Writes).apply
+    apply = from_torch(torch_class(forward, backward)).apply
     found = jax.grad(lambda x: apply(x).sum())(X)
     np.testing.assert_array_equal(found, 2 * X)
 
 
 def test_a_view_of_a_marked_output_requires_none():
-    class Marks(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y, z = x * 2, x * 3
-            ctx.mark_non_differentiable(z)
-            ctx.save_for_backward(z.view(-1), z, y.view(-1))
-            return y, z
+    def forward(ctx, x):
+        y, z = x * 2, x * 3
+        ctx.mark_non_differentiable(z)
+        ctx.save_for_backward(z.view(-1), z, y.view(-1))
+        return y, z
 
-        @staticmethod
-        def backward(ctx, g, _):
-            return g * asked(ctx.saved_tensors)
-
-    found = jax.grad(lambda x: from_torch(Marks).apply(x)[0].sum())(X)
+    cls = torch_class(forward, lambda ctx, g, _: g * asked(ctx.saved_tensors))
+    found = jax.grad(lambda x: from_torch(cls).apply(x)[0].sum())(X)
     np.testing.assert_array_equal(found, np.full((2, 2), 101))
 
 
@@ -178,48 +149,41 @@ def test_a_view_of_a_marked_output_requires_none():
     ],
 )
 def test_asked_in_forward(ask):
-    class Asks(Function):
-        @staticmethod
-        def forward(ctx, x, w):
-            ctx.answers = ask(x), ask(w)
-            return x * w
+    def forward(ctx, x, w):
+        ctx.answers = ask(x), ask(w)
+        return x * w
 
-        @staticmethod
-        def backward(ctx, g):
-            a, b = ctx.answers
-            return g * (1 + a + 10 * b), g * (2 + a + 10 * b)
+    def backward(ctx, g):
+        a, b = ctx.answers
+        return g * (1 + a + 10 * b), g * (2 + a + 10 * b)
 
-    apply = from_torch(Asks).apply
+    cls = torch_class(forward, backward)
+    apply = from_torch(cls).apply
     for argnums in ((0,), (1,), (0, 1)):
         grad = jax.grad(lambda *args: apply(*args).sum(), argnums)
         for run in (grad, jax.jit(grad)):
-            found, expected = run(X, W), in_torch(Asks, argnums)
+            found, expected = run(X, W), in_torch(cls, argnums)
             for got, want in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(got, want)
     assert apply(X, W).shape == (2, 2)  # without a gradient
 
 
 def test_asked_in_setup_context_beside_a_vmap_rule():
-    class Batches(Function):
-        @staticmethod
-        def forward(x, w):
-            return x * w
+    def setup_context(ctx, inputs, output):
+        x, w = inputs
+        ctx.save_for_backward(x if x.requires_grad else x * 10, w.t())
 
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            x, w = inputs
-            ctx.save_for_backward(x if x.requires_grad else x * 10, w.t())
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * asked((x, w)), g * x
 
-        @staticmethod
-        def backward(ctx, g):
-            x, w = ctx.saved_tensors
-            return g * asked((x, w)), g * x
-
-        @staticmethod
-        def vmap(info, in_dims, x, w):
-            return x * w, 0
-
-    apply = from_torch(Batches).apply
+    cls = torch_class(
+        lambda x, w: x * w,
+        backward,
+        setup_context=setup_context,
+        vmap=lambda info, in_dims, x, w: (x * w, 0),
+    )
+    apply = from_torch(cls).apply
     for argnums, factors in (((0,), [2]), ((1,), [10 * X]), ((0, 1), [12, X])):
         grad = jax.grad(lambda *args: apply(*args).sum(), argnums)
         for found in (grad(X, W), [g[0] for g in jax.vmap(grad)(X[None], W[None])]):
@@ -227,15 +191,12 @@ def test_asked_in_setup_context_beside_a_vmap_rule():
                 np.testing.assert_allclose(got, want * np.ones((2, 2)))
 
 
-class Inner(Function):
-    @staticmethod
-    def forward(ctx, x, w):
-        a, b = ctx.needs_input_grad
-        return x * (1 + a + 10 * b)
+def by_needs(ctx, x, w):
+    a, b = ctx.needs_input_grad
+    return x * (1 + a + 10 * b)
 
-    @staticmethod
-    def backward(ctx, g):
-        return g, None
+
+Inner = torch_class(by_needs, lambda ctx, g: (g, None))
 
 
 def by_grad_fn(x, w):
@@ -256,45 +217,22 @@ def by_writing(x, w):
 @pytest.mark.parametrize("value", [by_grad_fn, by_is_leaf, by_writing, Inner.apply])
 @pytest.mark.parametrize("argnums", [(), (0,), (1,), (0, 1)])
 def test_what_depends_on_it_in_forward(value, argnums):
-    class Depends(Function):
-        @staticmethod
-        def forward(ctx, x, w):
-            return value(x, w).detach() * 1
-
-        @staticmethod
-        def backward(ctx, g):
-            return g, g
-
+    cls = torch_class(lambda ctx, x, w: value(x, w).detach() * 1, lambda ctx, g: (g, g))
     xs = [torch.tensor(x, requires_grad=i in argnums) for i, x in enumerate((X, W))]
-    expected = Depends.apply(*xs).detach().numpy()
-    apply = from_torch(Depends).apply
+    expected = cls.apply(*xs).detach().numpy()
+    apply = from_torch(cls).apply
     if not argnums:
         np.testing.assert_array_equal(apply(X, W), expected)
         return
-    rest = [i for i in range(2) if i not in argnums]
-
-    def loss(*args):
-        given = dict(zip(argnums, args, strict=True)) | {i: (X, W)[i] for i in rest}
-        return apply(given[0], given[1]).sum()
-
-    args = [(X, W)[i] for i in argnums]
-    value_and_grad = jax.value_and_grad(loss, tuple(range(len(args))))
+    value_and_grad = jax.value_and_grad(lambda x, w: apply(x, w).sum(), argnums)
     for run in (value_and_grad, jax.jit(value_and_grad)):
-        np.testing.assert_allclose(run(*args)[0], expected.sum(), rtol=1e-6)
+        np.testing.assert_allclose(run(X, W)[0], expected.sum(), rtol=1e-6)
 
 
 def test_names_of_torchs_graph_on_ctx_are_refused():
-    class Hooks(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * len(ctx.next_functions)
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
+    hooks = torch_class(lambda ctx, x: x * len(ctx.next_functions), lambda ctx, g: g)
     with pytest.raises(TorchRefusal, match=r"ctx.next_functions.*graph of nodes"):
-        from_torch(Hooks).apply(jnp.ones(2))
+        from_torch(hooks).apply(jnp.ones(2))
 
 
 def test_saved_for_forward_in_jvp_and_saved_tensors_in_forward():
@@ -328,14 +266,10 @@ def test_saved_for_forward_in_jvp_and_saved_tensors_in_forward():
 
 
 def test_a_jvp_that_returns_nothing():
-    class Forgets(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return 2 * x, 3 * x, x > 0
-
-        @staticmethod
-        def jvp(ctx, t):
-            return 2 * t, None, None
-
+    forgets = torch_class(
+        lambda ctx, x: (2 * x, 3 * x, x > 0),
+        name="Forgets",
+        jvp=lambda ctx, t: (2 * t, None, None),
+    )
     with pytest.raises(RuntimeError, match=r"`Forgets.jvp` returned None as the tan"):
-        jax.jvp(from_torch(Forgets).apply, (X,), (X,))
+        jax.jvp(from_torch(forgets).apply, (X,), (X,))
