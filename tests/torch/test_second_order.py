@@ -16,11 +16,17 @@ from torch.autograd.function import once_differentiable
 
 import jaxfn.torch
 from jaxfn.torch import TorchRefusal, from_torch
+from tests.build import in_style
 
 from . import packages
+from .classes import saves, torch_class
 from .compare import Case
 
 X = torch.tensor([[0.5, -1.5, 2.0], [-0.25, 1.0, 3.0]])
+
+
+def times_saved(ctx, g):
+    return g * ctx.saved_tensors[0]
 
 
 def factor(a):
@@ -59,55 +65,39 @@ def test_conditions_in_a_rule_that_torch_runs():
     assert max(case.second_gaps()) <= 1e-5
 
 
-class Rebinds(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        y = g.clone()
-        y.data = g * 3
-        return y
+def rebinds(ctx, g):
+    y = g.clone()
+    y.data = g * 3
+    return y
 
 
-class Asks(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
+def asks(ctx, g):
+    (x,) = ctx.saved_tensors
+    if (x * g).sum() > 0:
+        return 2 * g * x
+    return -g * x
 
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        if (x * g).sum() > 0:
-            return 2 * g * x
-        return -g * x
+
+Rebinds = torch_class(lambda ctx, x: x * 2, rebinds)
+Asks = torch_class(saves(lambda x: x * x), asks)
 
 
 def through(other, way):
     """A Function that lets torch differentiate another one."""
 
-    class Through(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x.clone()
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            taken = x.requires_grad and way == "grad"
+            z = x.view_as(x) if taken else x.detach().requires_grad_()
+            y = other.apply(z)
+        if way == "grad":
+            return torch.autograd.grad(y, z, g, create_graph=again)[0]
+        y.backward(g)
+        return z.grad
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            again = torch.is_grad_enabled()
-            with torch.enable_grad():
-                taken = x.requires_grad and way == "grad"
-                z = x.view_as(x) if taken else x.detach().requires_grad_()
-                y = other.apply(z)
-            if way == "grad":
-                return torch.autograd.grad(y, z, g, create_graph=again)[0]
-            y.backward(g)
-            return z.grad
-
-    return Through
+    return torch_class(saves(lambda x: x.clone()), backward)
 
 
 def test_a_rule_that_torch_runs_is_watched():
@@ -127,45 +117,37 @@ def test_both_ways_of_a_condition_there(sign, way):
 
 
 def test_a_condition_that_was_settled_makes_no_paths():
-    class Often(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            y = x
-            for i in range(1, 6):
-                held = x.detach().clone()
-                y = y * i if (held > 0).all() else y - i
-            return y
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        y = x
+        for i in range(1, 6):
+            held = x.detach().clone()
+            y = y * i if (held > 0).all() else y - i
+        return y
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            for i in range(1, 6):
-                g = g * i if (x > 0).all() else g
-            return g
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        for i in range(1, 6):
+            g = g * i if (x > 0).all() else g
+        return g
 
-    report = jaxfn.torch.explain(Often, jnp.ones(3))
+    often = torch_class(forward, backward)
+    report = jaxfn.torch.explain(often, jnp.ones(3))
     assert (report.forward.paths, report.backward.paths) == (2, 2)
     for x in (X, X.abs()):
-        assert Case(Often, [x]).worst(("eager", "jit")) <= 1e-6
+        assert Case(often, [x]).worst(("eager", "jit")) <= 1e-6
 
 
 def test_forward_writes_over_what_its_derivative_needs():
-    class Writes(Function):
-        @staticmethod
-        def forward(ctx, x):
-            size = (x * x + 1).sqrt()
-            half = size.exp()
-            size.mul_(3)  # what the derivative of sqrt and exp need, is gone
-            half.add_(size)
-            ctx.save_for_backward(half)
-            return x * 1
+    def forward(ctx, x):
+        size = (x * x + 1).sqrt()
+        half = size.exp()
+        size.mul_(3)  # what the derivative of sqrt and exp need, is gone
+        half.add_(size)
+        ctx.save_for_backward(half)
+        return x * 1
 
-        @staticmethod
-        def backward(ctx, g):
-            return g * ctx.saved_tensors[0]
-
-    case = Case(Writes, [X])
+    case = Case(torch_class(forward, times_saved), [X])
     assert case.worst() <= 1e-6
     x = jnp.asarray(X.numpy())
     first = jax.grad(lambda x: case.made.apply(x).sum())
@@ -254,28 +236,12 @@ CUTS = {
 def sine(cosine, *, separate):
     """A sine whose derivative is what `cosine` made in its forward."""
 
-    class Combined(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(cosine(x))
-            return x.sin()
+    def note(ctx, inputs, output):
+        ctx.save_for_backward(cosine(*inputs))
 
-        @staticmethod
-        def backward(ctx, g):
-            return g * ctx.saved_tensors[0]
-
-    class Separate(Function):
-        @staticmethod
-        def forward(x):
-            return x.sin()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(cosine(inputs[0]))
-
-        backward = Combined.backward
-
-    return Separate if separate else Combined
+    style = "separate" if separate else "combined"
+    rules = in_style(style, lambda x: x.sin(), note)
+    return torch_class(backward=times_saved, **rules)
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
@@ -299,39 +265,27 @@ def test_nothing_in_forward_cuts_off_what_is_saved(cut, separate):
 
 
 def test_what_backward_cuts_off_stays_so():
-    class Cuts(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x.sin()
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.no_grad():
+            c = x.cos()
+        return g * c + g * x.detach() + 3 * g * x
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            with torch.no_grad():
-                c = x.cos()
-            return g * c + g * x.detach() + 3 * g * x
-
-    apply = from_torch(Cuts).apply
+    apply = from_torch(torch_class(saves(torch.sin), backward)).apply
     assert jax.grad(jax.grad(apply))(0.5) == 3
 
 
 def test_a_nested_function_keeps_its_own_backward_in_forward():
     """Its forward may record with grad enabled, and that ends with it."""
 
-    class Five(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            with torch.enable_grad():
-                y = x * 1
-            return y * 2  # not recorded: the rule counts
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        with torch.enable_grad():
+            y = x * 1
+        return y * 2  # not recorded: the rule counts
 
-        @staticmethod
-        def backward(ctx, g):
-            return 5 * g * ctx.saved_tensors[0].detach()
-
-    apply = from_torch(sine(lambda x: Five.apply(x).detach(), separate=False)).apply
+    five = torch_class(forward, lambda ctx, g: 5 * g * ctx.saved_tensors[0].detach())
+    apply = from_torch(sine(lambda x: five.apply(x).detach(), separate=False)).apply
     assert jax.grad(apply)(0.5) == 1
     assert jax.grad(jax.grad(apply))(0.5) == 2.5
 
@@ -384,18 +338,8 @@ def by_forward_mode(x):
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["combined", "separate"])
-@pytest.mark.parametrize(
-    ("rule", "match"),
-    [
-        (by_grad, r"a derivative in forward: .* in backward"),
-        (by_backward, r"a derivative in forward: .* in backward"),
-        (by_func, r"a derivative in forward: .* in backward"),
-        (by_forward_mode, r"a derivative in forward: .* in backward"),
-    ],
-)
-def test_a_second_derivative_of_a_derivative_in_forward_is_refused(
-    rule, match, separate
-):
+@pytest.mark.parametrize("rule", [by_grad, by_backward, by_func, by_forward_mode])
+def test_a_second_derivative_of_a_derivative_in_forward_is_refused(rule, separate):
     cls = sine(rule, separate=separate)
     apply, x = from_torch(cls).apply, jnp.array([0.5, -1.25, 2.0])
     leaf = torch.tensor(np.asarray(x), requires_grad=True)
@@ -403,7 +347,8 @@ def test_a_second_derivative_of_a_derivative_in_forward_is_refused(
     for wrap in (lambda f: f, jax.jit):
         found = wrap(jax.grad(lambda x: apply(x).sum()))(x)
         assert np.allclose(found, wanted, rtol=1e-6)
-    with pytest.raises(TorchRefusal, match=match) as caught:
+    words = "a derivative in forward: .* in backward"
+    with pytest.raises(TorchRefusal, match=words) as caught:
         jax.hessian(lambda x: apply(x).sum())(x)
     assert __file__ in caught.value.where
 
@@ -420,15 +365,9 @@ def test_forward_is_shown_what_it_would_be_without_a_derivative():
 
 
 def test_second_derivatives_of_complex_arguments():
-    class Squares(Function):
-        @staticmethod
-        def forward(ctx, z):
-            ctx.save_for_backward(z)
-            return z * z
-
-        @staticmethod
-        def backward(ctx, g):
-            return 2 * ctx.saved_tensors[0].conj() * g
+    square = torch_class(
+        saves(lambda z: z * z), lambda ctx, g: 2 * ctx.saved_tensors[0].conj() * g
+    )
 
     def second(square):
         def first(z):
@@ -437,7 +376,7 @@ def test_second_derivatives_of_complex_arguments():
         return jax.grad(lambda z: (first(z) * (3 - 1j) * z).real.sum())
 
     z = jnp.array([0.5 - 1j, 2 + 0.25j])
-    apply = from_torch(Squares).apply
+    apply = from_torch(square).apply
     for wrap in (lambda f: f, jax.jit):
         found = wrap(second(apply))(z)
         assert np.allclose(found, second(lambda z: z * z)(z), rtol=1e-6)
@@ -464,18 +403,12 @@ def test_a_saved_output_without_gradient_calls_no_backward():
     assert max(case.second_gaps()) <= 1e-6
 
 
-class Once(Function):
-    """x**2. The factor of backward is wrong on purpose."""
+def slope(ctx, g):
+    return 3 * g * ctx.saved_tensors[0]
 
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        return 3 * g * ctx.saved_tensors[0]
+# x**2. The factor of backward is wrong on purpose.
+Once = torch_class(saves(lambda x: x * x), once_differentiable(slope), "Once")
 
 
 class OnceInside(torch.nn.Module):
@@ -487,25 +420,16 @@ class OnceInside(torch.nn.Module):
         return (Once.apply(self.w) * self.w).sum()
 
 
-class OnceBelow(Function):
-    @staticmethod
-    @custom_fwd(device_type="cpu")
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    @custom_bwd(device_type="cpu")
-    @once_differentiable
-    def backward(ctx, g):
-        return 3 * g * ctx.saved_tensors[0]
-
-
 def test_once_differentiable_below_another_decorator():
-    apply = from_torch(OnceBelow, generate_jvp_rule=True).apply
+    below = torch_class(
+        custom_fwd(saves(lambda x: x * x), device_type="cpu"),
+        custom_bwd(once_differentiable(slope), device_type="cpu"),
+        "Below",
+    )
+    apply = from_torch(below, generate_jvp_rule=True).apply
     x = jnp.arange(1.0, 4.0)
     assert jax.grad(lambda x: apply(x).sum())(x).tolist() == [3, 6, 9]
-    with pytest.raises(TorchRefusal, match="`OnceBelow.backward.*below another deco"):
+    with pytest.raises(TorchRefusal, match="`Below.backward.*below another deco"):
         jax.jvp(apply, (x,), (x,))
 
 
