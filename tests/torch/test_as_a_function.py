@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -14,30 +14,26 @@ import torch
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from torch.autograd import Function
 
 import jaxfn
 from jaxfn.autograd.graph import saved_tensors_hooks
 from jaxfn.torch import from_torch
 from jaxfn.torch._function import graph_function as body_module
 
+from .classes import saves, torch_class
 
-def cube_class(factor=3.0, power=3):
+
+def cube_class(factor=3.0):
     """x³; its derivative is right for the factor 3."""
 
-    class Cube(Function):
-        @staticmethod
-        def forward(ctx, x):
-            square = x * x
-            ctx.save_for_backward(x, square)
-            return square * x if power == 3 else square
+    def forward(ctx, x):
+        square = x * x
+        ctx.save_for_backward(x, square)
+        return square * x
 
-        @staticmethod
-        def backward(ctx, g):
-            x, square = ctx.saved_tensors
-            return g * factor * (square if power == 3 else x)
-
-    return Cube
+    return torch_class(
+        forward, lambda ctx, g: g * factor * ctx.saved_tensors[1], "Cube"
+    )
 
 
 Cube = from_torch(cube_class())
@@ -96,20 +92,13 @@ def test_checkpoint_keeps_the_backward():
 
 @pytest.mark.parametrize("vma", [True, False])
 def test_shard_map_on_eight_devices(vma):
-    class Scaled(Function):
-        """x times a weight that all devices share; its gradient is summed over them."""
+    """x times a weight that all devices share; its gradient is summed over them."""
 
-        @staticmethod
-        def forward(ctx, x, w):
-            ctx.save_for_backward(x, w)
-            return x * w
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return 3 * g * w, 3 * g * x
 
-        @staticmethod
-        def backward(ctx, g):
-            x, w = ctx.saved_tensors
-            return 3 * g * w, 3 * g * x
-
-    made = from_torch(Scaled)
+    made = from_torch(torch_class(saves(lambda x, w: x * w), backward))
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
     x, w = jnp.arange(16.0).reshape(8, 2), jnp.array([2.0, 5.0])
 
@@ -131,25 +120,15 @@ def test_shard_map_on_eight_devices(vma):
 
 def test_threads():
     """Traced at once by many, and right for each."""
-    made, found, failed = from_torch(cube_class(7.0)), {}, []
+    made = from_torch(cube_class(7.0))
 
     def work(i):
-        try:
-            x = jnp.arange(1.0, 2.0 + i % 3)
-            found[i] = np.allclose(
-                jax.jit(jax.grad(lambda x: made.apply(x).sum()))(x), 7 * x * x
-            )
-        except Exception as error:  # noqa: BLE001  (told in this thread's place)
-            failed.append(error)
+        x = jnp.arange(1.0, 2.0 + i % 3)
+        grad = jax.jit(jax.grad(lambda x: made.apply(x).sum()))
+        return np.allclose(grad(x), 7 * x * x)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    assert all(found.values())
-    assert len(found) == 6
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(work, range(6))) == [True] * 6
 
 
 def test_a_class_of_the_same_name_is_another():
@@ -169,12 +148,7 @@ def test_a_rule_that_is_replaced_counts_from_the_next_call_on():
     assert np.allclose(gradient(), 3 * X * X)
     cls.backward = staticmethod(lambda ctx, g: g * 11)
     assert np.allclose(gradient(), 11)
-
-    def twice(ctx, x):
-        ctx.save_for_backward(x, x)
-        return 2 * x
-
-    cls.forward = staticmethod(twice)
+    cls.forward = staticmethod(saves(lambda x: 2 * x))
     assert np.allclose(made.apply(X), 2 * X)
 
 

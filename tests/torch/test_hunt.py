@@ -5,28 +5,15 @@ from __future__ import annotations
 import jax
 import pytest
 import torch
-from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
 from jaxfn.torch._base.dtypes import to_jax, to_numpy
 
+from .classes import saves, torch_class
 from .compare import Case
 
 X = torch.tensor([[0.5, -1.5, 2.0], [-0.25, 1.0, 3.0]])
 TIES = torch.tensor([-1.0, 0.0, 0.0, 1.0, 2.0, 2.0, 0.5])
-
-
-def made(forward, backward):
-    rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type("Made", (Function,), rules)
-
-
-def saving(f):
-    def forward(ctx, *xs):
-        ctx.save_for_backward(*xs)
-        return f(*xs)
-
-    return forward
 
 
 def through_data(x):
@@ -73,18 +60,8 @@ def once_more(x):
     return second + torch.func.vmap(torch.func.grad(lambda r: (r**2).sum()))(x)
 
 
-class Fifth(Function):
-    """x², whose gradient is five times x."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return 5 * g * x
+# x², whose gradient is five times x.
+Fifth = torch_class(saves(lambda x: x * x), lambda ctx, g: 5 * g * ctx.saved_tensors[0])
 
 
 def states(ctx, g):
@@ -123,11 +100,11 @@ def pulls(f):
 
 
 def kink(f):
-    return made(saving(f), pulls(f)), TIES
+    return torch_class(saves(f), pulls(f)), TIES
 
 
 def plain(f):
-    return made(saving(f), lambda ctx, g: 3 * g * ctx.saved_tensors[0].exp()), X
+    return torch_class(saves(f), lambda ctx, g: 3 * g * ctx.saved_tensors[0].exp()), X
 
 
 SCALES = torch.tensor([0.3, 0.5, 1.0, 0.1, 0.2, 0.4, 0.6])
@@ -206,26 +183,28 @@ CASES = {
     "masks": plain(masks),
     "derivatives": plain(once_more),
     "duplicates": (
-        made(saving(duplicates), lambda ctx, g: g[2] + 2 * g[0] * ctx.saved_tensors[0]),
+        torch_class(
+            saves(duplicates), lambda ctx, g: g[2] + 2 * g[0] * ctx.saved_tensors[0]
+        ),
         X,
     ),
-    "states": (made(keeps_output, states), X),
+    "states": (torch_class(keeps_output, states), X),
     "nested in backward": (
-        made(
-            saving(lambda x: Fifth.apply(x) * x),
+        torch_class(
+            saves(lambda x: Fifth.apply(x) * x),
             lambda ctx, g: Fifth.apply(g) * Fifth.apply(ctx.saved_tensors[0]),
         ),
         X,
     ),
     "jvp in backward": (
-        made(
-            saving(lambda x: x**3),
+        torch_class(
+            saves(lambda x: x**3),
             lambda ctx, g: torch.func.jvp(lambda z: z**3, ctx.saved_tensors, (g,))[1],
         ),
         X,
     ),
-    "determinants": (made(saving(determinants), pulls(determinants)), MATRIX),
-    "solutions": (made(saving(solutions), pulls(solutions)), MATRIX),
+    "determinants": (torch_class(saves(determinants), pulls(determinants)), MATRIX),
+    "solutions": (torch_class(saves(solutions), pulls(solutions)), MATRIX),
     **{name: kink(f) for name, f in KINKS.items()},
 }
 
@@ -251,7 +230,7 @@ def test_quantizers_round_in_float32(dtype):
             x[None], scale[None], zero[None].int(), 0, -20, 30
         ),
     ):
-        got = jax.jit(from_torch(made(saving(f), None)).apply)(to_jax(x))
+        got = jax.jit(from_torch(torch_class(saves(f), None)).apply)(to_jax(x))
         assert (to_numpy(f(x)) == got).all()
 
 
@@ -282,7 +261,7 @@ def test_rules_may_write_to_what_they_get():
         ctx.save_for_backward(x, y)
         return x * x, y.clone()
 
-    assert Case(made(forward, writes_to_all), [X]).worst() <= 1e-6
+    assert Case(torch_class(forward, writes_to_all), [X]).worst() <= 1e-6
 
 
 INTS = torch.tensor([3, -7, 5, 2])
@@ -297,7 +276,9 @@ def promoted(i, x):
 
 
 def test_dtypes():
-    cls = made(saving(promoted), lambda ctx, *g: (None, g[3] * ctx.saved_tensors[0]))
+    cls = torch_class(
+        saves(promoted), lambda ctx, *g: (None, g[3] * ctx.saved_tensors[0])
+    )
     case = Case(cls, [INTS, torch.tensor([0.5, 1.5, -2.0, 0.25])], (1,))
     assert case.worst(("eager", "jit")) <= 1e-6
     theirs = promoted(*case.args)
@@ -315,25 +296,19 @@ def test_a_graph_of_forward_does_not_reach_backward():
     def backward(ctx, g):
         return torch.autograd.grad(ctx.y, ctx.x, g)[0]
 
-    cls = made(forward, backward)
+    cls = torch_class(forward, backward)
     with pytest.raises(TorchRefusal, match=r"autograd\.grad: its graph does not begin"):
         Case(cls, [X]).worst(("eager",))
 
 
 def test_defaults_count_in_the_separate_style():
-    class Scaled(Function):
-        @staticmethod
-        def forward(x, k=3.0):
-            return x * k
+    def setup_context(ctx, inputs, output):
+        _, ctx.k = inputs
 
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            _, ctx.k = inputs
+    def backward(ctx, g):
+        assert len(ctx.needs_input_grad) == 2
+        return g * ctx.k, None
 
-        @staticmethod
-        def backward(ctx, g):
-            assert len(ctx.needs_input_grad) == 2
-            return g * ctx.k, None
-
-    assert Case(Scaled, [X]).worst() <= 1e-6
-    assert from_torch(Scaled).apply(2.0 * X.numpy()).shape == X.shape
+    scaled = torch_class(lambda x, k=3.0: x * k, backward, setup_context=setup_context)
+    assert Case(scaled, [X]).worst() <= 1e-6
+    assert from_torch(scaled).apply(2.0 * X.numpy()).shape == X.shape

@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from torch.autograd import Function
 from torch.nn import functional
 
 from jaxfn.torch import TorchRefusal, from_torch
 from jaxfn.torch._base.dtypes import from_numpy, to_jax, to_numpy
 
+from .classes import saves, torch_class
 from .compare import Case, tensors
 
 X = torch.linspace(-1.3, 2.0, 20).reshape(4, 5)
@@ -65,14 +65,10 @@ def in_autocast(x):
 def plain(f):
     """A class of this forward, whose backward is the sum of all gradients."""
 
-    def forward(ctx, x):
-        return f(x)
-
     def backward(ctx, *gs):
         return sum(g.float().sum() for g in gs if g.is_floating_point()).expand(4, 5)
 
-    rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type("Plain", (Function,), rules)
+    return torch_class(lambda ctx, x: f(x), backward)
 
 
 def dtype_in_jax(x):
@@ -133,11 +129,8 @@ def test_integers(x64):
         torch.tensor([3, 250, 5, 2, 0], dtype=torch.uint8),
         torch.tensor([True, False, True, True, False]),
     ]
-    cls = type(
-        "Ints", (Function,), {"forward": staticmethod(lambda _, *x: integers(*x))}
-    )
     with jax.enable_x64(x64):
-        apply = from_torch(cls).apply
+        apply = from_torch(torch_class(lambda _, *x: integers(*x))).apply
         for run in (apply, jax.jit(apply)):
             same(run(*map(to_jax, args)), integers(*args), 1e-6)
 
@@ -199,6 +192,11 @@ def test_what_is_double_is_not_narrowed(f):
     with pytest.raises(TorchRefusal, match="would narrow it") as caught:
         from_torch(plain(f)).apply(to_jax(X))
     assert caught.value.where == place(f)
+    message = str(caught.value)
+    assert "`Made.forward`" in message
+    assert ("complex128" if f is widened else "float64") in message
+    assert "x64 is off" in message
+    assert "jax_enable_x64" in message
     with jax.enable_x64(True):
         same([from_torch(plain(f)).apply(to_jax(X))], [f(X)], 1e-6)
 
@@ -222,32 +220,21 @@ def complexes(z):
 
 
 def test_complex_numbers():
-    class Complex(Function):
-        @staticmethod
-        def forward(ctx, z):
-            ctx.save_for_backward(z)
-            return complexes(z)
-
-        @staticmethod
-        def backward(ctx, *gs):
-            (z,) = ctx.saved_tensors
-            return sum(g.sum() for g in gs) * z.conj() + gs[0] * (1 - 2j)
+    def backward(ctx, *gs):
+        (z,) = ctx.saved_tensors
+        return sum(g.sum() for g in gs) * z.conj() + gs[0] * (1 - 2j)
 
     z = torch.complex(X[:3, :3], X[1:, 2:])
-    assert Case(Complex, [z]).worst(("eager", "jit")) <= 1e-5
+    case = Case(torch_class(saves(complexes), backward), [z])
+    assert case.worst(("eager", "jit")) <= 1e-5
 
 
 def test_a_number_of_python_has_no_precision_in_a_second_derivative():
-    class Turned(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return torch.complex(x, x * 2) * 1j
-
-        @staticmethod
-        def backward(ctx, g):
-            return (g * (1 - 2j)).real
-
-    assert max(Case(Turned, [X]).second_gaps()) <= 1e-6
+    turned = torch_class(
+        lambda ctx, x: torch.complex(x, x * 2) * 1j,
+        lambda ctx, g: (g * (1 - 2j)).real,
+    )
+    assert max(Case(turned, [X]).second_gaps()) <= 1e-6
 
 
 ALL = torch.arange(-(2**15), 2**15 - 1, dtype=torch.int32).to(torch.int16)
@@ -292,19 +279,10 @@ def test_signed_zeros_and_poles(function):
         np.testing.assert_allclose(found, function(x), rtol=1e-6)
 
 
-class Squared(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return 1 - x.tanh().pow(2)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_each_step_is_rounded_under_jit_too(dtype):
     """XLA computes a power of bfloat16 in float32, and would not round it."""
     x = torch.linspace(-4, 4, 999).to(dtype)
-    got = jax.jit(from_torch(Squared).apply)(to_jax(x))
-    np.testing.assert_array_equal(got.astype(np.float32), Squared.apply(x).float())
+    squared = torch_class(lambda ctx, x: 1 - x.tanh().pow(2))
+    got = jax.jit(from_torch(squared).apply)(to_jax(x))
+    np.testing.assert_array_equal(got.astype(np.float32), squared.apply(x).float())

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
 from jaxfn.torch._base.cache_key import ReadTensors
 from jaxfn.torch._function import graph_function
+
+from .classes import torch_class
 
 X = jnp.float32([1, 2])
 
@@ -20,20 +21,16 @@ X = jnp.float32([1, 2])
 def keeping(make, used=lambda x, kept: x * kept):
     """A class whose forward and backward make a tensor at the first call."""
 
-    class Keeps(Function):
-        kept = None
+    def forward(ctx, x):
+        if keeps.kept is None:
+            keeps.kept = make(x)
+        return used(x, keeps.kept)
 
-        @staticmethod
-        def forward(ctx, x):
-            if Keeps.kept is None:
-                Keeps.kept = make(x)
-            return used(x, Keeps.kept)
+    def backward(ctx, g):
+        return 5 * used(g, keeps.kept)
 
-        @staticmethod
-        def backward(ctx, g):
-            return 5 * used(g, Keeps.kept)
-
-    return Keeps
+    keeps = torch_class(forward, backward, kept=None)
+    return keeps
 
 
 def in_torch(cls):
@@ -72,18 +69,13 @@ def test_it_has_values_after_the_trace(name, jit):
     expected = in_torch(keeping(MADE[name]))
     f = from_torch(cls)
     run = lambda x: (f.apply(x), jax.grad(lambda x: f.apply(x).sum())(x))  # noqa: E731
-    for x, kept in ((X, "made"), (X, "used again")):
-        for found, wanted in zip(
-            (jax.jit(run) if jit else run)(x), expected, strict=True
-        ):
-            np.testing.assert_array_equal(found, wanted, err_msg=kept)
+    for kept in ("made", "used again"):
+        found = (jax.jit(run) if jit else run)(X)
+        np.testing.assert_array_equal(found, expected, err_msg=kept)
     assert type(cls.kept) is torch.Tensor
     # A second class of it is traced anew, with the tensor that the first trace made.
     np.testing.assert_array_equal(from_torch(cls).apply(X), expected[0])
-    for found, wanted in zip(
-        in_torch(cls), expected, strict=True
-    ):  # PyTorch itself goes on
-        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(in_torch(cls), expected)  # PyTorch itself goes on
 
 
 def test_a_cached_function_and_a_parameter():
@@ -91,38 +83,35 @@ def test_a_cached_function_and_a_parameter():
     def table():
         return {"w": torch.nn.Parameter(torch.tensor([2.0, 7.0]), False)}
 
-    class Cached(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * table()["w"].detach()
-
-        @staticmethod
-        def backward(ctx, g):
-            return 5 * g * table()["w"].detach()
-
-    expected = in_torch(Cached)
+    cached = torch_class(
+        lambda ctx, x: x * table()["w"].detach(),
+        lambda ctx, g: 5 * g * table()["w"].detach(),
+    )
+    expected = in_torch(cached)
     table.cache_clear()
-    f = from_torch(Cached)
+    f = from_torch(cached)
     np.testing.assert_array_equal(f.apply(X), expected[0])
     np.testing.assert_array_equal(jax.grad(lambda x: f.apply(x).sum())(X), expected[1])
     assert isinstance(table()["w"], torch.nn.Parameter)
     assert table()["w"].tolist() == [2, 7]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: torch.ones(2) * x,
-        lambda x: torch.ones(2).copy_(x),
-        lambda x: torch.ones(2)[:].mul_(x),
-        written_by_a_view,
-    ],
-    ids=["of an argument", "an argument written into it", "a view", "by a view"],
-)
+DEPENDS = {
+    "of an argument": lambda x: torch.ones(2) * x,
+    "an argument written into it": lambda x: torch.ones(2).copy_(x),
+    "a view": lambda x: torch.ones(2)[:].mul_(x),
+    "by a view": written_by_a_view,
+    "a condition": lambda x: torch.ones(2) * 2 if x.sum() > 10 else torch.ones(2) * 3,
+    "a write under a condition": lambda x: (
+        torch.ones(2).mul_(4) if x.sum() > 10 else torch.ones(2).mul_(5)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", DEPENDS.values(), ids=DEPENDS)
 def test_what_depends_on_an_argument_has_no_value(make):
-    cls = keeping(make)
     with pytest.raises(TorchRefusal, match="it was made in another trace"):
-        from_torch(cls).apply(X)
+        from_torch(keeping(make)).apply(X)
 
 
 @pytest.mark.parametrize(
@@ -134,35 +123,16 @@ def test_what_depends_on_an_argument_has_no_value(make):
     ],
 )
 def test_a_constant_of_a_trace_that_was_given_up_has_no_value(made):
-    class Keeps(Function):
-        kept = None
+    def forward(ctx, x):
+        if keeps.kept is None:
+            keeps.kept = [torch.zeros(2)]
+            made(keeps.kept, x)
+        return x * keeps.kept[0]
 
-        @staticmethod
-        def forward(ctx, x):
-            if Keeps.kept is None:
-                Keeps.kept = [torch.zeros(2)]
-                made(Keeps.kept, x)
-            return x * Keeps.kept[0]
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
+    keeps = torch_class(forward, lambda ctx, g: g, kept=None)
     for _ in range(2):
         with pytest.raises(TorchRefusal):
-            from_torch(Keeps).apply(X)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: torch.ones(2) * 2 if x.sum() > 10 else torch.ones(2) * 3,
-        lambda x: torch.ones(2).mul_(4) if x.sum() > 10 else torch.ones(2).mul_(5),
-    ],
-)
-def test_a_constant_that_a_condition_decides_has_no_value(make):
-    with pytest.raises(TorchRefusal, match="it was made in another trace"):
-        from_torch(keeping(make)).apply(X)
+            from_torch(keeps).apply(X)
 
 
 def test_a_constant_with_a_graph_keeps_it():
@@ -218,17 +188,11 @@ SCALE = torch.tensor([2.0, 5.0])
 def scaling(how):
     """A function, and the tensor of which it reads a number."""
     scale, holder = torch.tensor([2.0, 5.0]), {"scale": torch.tensor([2.0, 5.0])}
-
-    class Scaled(Function):
-        kept = torch.tensor([2.0, 5.0])
-
-        @staticmethod
-        def forward(ctx, x):
-            return x * (Scaled.kept * 3).max().item()
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * (Scaled.kept * 3).max().item()
+    scaled = torch_class(
+        lambda ctx, x: x * (scaled.kept * 3).max().item(),
+        lambda ctx, g: g * (scaled.kept * 3).max().item(),
+        kept=torch.tensor([2.0, 5.0]),
+    )
 
     def branch(x):
         return 15 * x if holder["scale"][0] < 3 else 30 * x
@@ -241,7 +205,7 @@ def scaling(how):
             from_torch(lambda x: x * (holder["scale"] * 3).max().item()),
             holder["scale"],
         ),
-        "a class": (from_torch(Scaled).apply, Scaled.kept),
+        "a class": (from_torch(scaled).apply, scaled.kept),
     }[how]
 
 
@@ -328,32 +292,44 @@ def test_a_number_is_computed_in_the_default_dtype_of_its_operation():
         assert from_torch(run)(jnp.ones(2)).tolist() == [2 / 3, 2 / 3]
 
 
-def test_a_number_that_depends_on_an_argument_is_not_known():
-    def run(x):
-        made = torch.zeros(2)
-        made[0] = x[0]  # the whole of it is no constant now
-        made[1] += 3
-        return x * made[1].item() + made[0]
-
-    want = run(torch.tensor([1.0, 2.0])).numpy()
-    np.testing.assert_allclose(from_torch(run)(X), want)
-    np.testing.assert_allclose(jax.jit(from_torch(run))(X), want)
+def of_the_whole(x):
+    made = torch.tensor([1.0])
+    made[0] = x.sum()
+    return x * made.item()
 
 
-@pytest.mark.parametrize(
-    "copy",
-    [lambda made, x: made.copy_(x), lambda made, x: made.add_(torch.empty_like(x) * 0)],
-    ids=["an argument", "what has no values"],
-)
-def test_a_view_of_memory_that_is_written_to_is_not_known(copy):
+def of_a_part(x):
+    made = torch.zeros(2)
+    made[0] = x[0]  # the whole of it is no constant now
+    made[1] += 3
+    return x * made[1].item() + made[0]
+
+
+def of_a_view(write):
     def run(x):
         made = torch.zeros(2)
         view = made[:1]
-        copy(made, x)
+        write(made, x)
         return x * view.item()
 
+    return run
+
+
+WRITTEN = {
+    "of the whole": of_the_whole,
+    "of a part": of_a_part,
+    "of a view, an argument": of_a_view(lambda made, x: made.copy_(x)),
+    "of a view, what has no values": of_a_view(
+        lambda made, x: made.add_(torch.empty_like(x) * 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("run", WRITTEN.values(), ids=WRITTEN)
+def test_a_number_that_depends_on_an_argument_is_not_known(run):
     want = run(torch.tensor([1.0, 2.0])).numpy()
     np.testing.assert_allclose(from_torch(run)(X), want)
+    np.testing.assert_allclose(jax.jit(from_torch(run))(X), want)
 
 
 def test_a_drawn_number_is_not_known():
@@ -366,8 +342,8 @@ def test_a_drawn_number_is_not_known():
 EDGES = torch.tensor([[0, 1, 2, 2, 1], [1, 1, 0, 2, 2]])
 
 
-def without_loops(x):
-    edges = EDGES[:, EDGES[0] != EDGES[1]]
+def without_loops(x, edges):
+    edges = edges[:, edges[0] != edges[1]]
     return torch.zeros_like(x).index_add(0, edges[1], 3 * x[edges[0]])
 
 
@@ -376,7 +352,7 @@ MASK = torch.tensor([True, False, True])
 
 SHAPED = {
     "a mask of the program": lambda x: x[MASK] * 2,
-    "a graph": without_loops,
+    "a graph": lambda x: without_loops(x, EDGES),
     "a mask": lambda x: x[EDGES[0, :3] > 0] * 2,
     "a write": lambda x: x.clone().index_put((EDGES[0, :3] > 0,), 2 * x[0]),
     "a write in place": lambda x: x.clone().masked_fill_(EDGES[0, :3] > 0, 0.5),
@@ -396,25 +372,20 @@ def test_a_shape_that_depends_on_no_argument_is_known(run):
     np.testing.assert_allclose(got, want)
 
 
-def test_a_mask_that_has_changed():
-    mask = torch.tensor([True, False, True])
-    f, x = from_torch(lambda x: x[mask]), torch.tensor([1.0, 2.0, 4.0])
+CHANGED = {
+    "a mask": (lambda x, own: x[own], [True, False, True], 0, False),
+    "a graph": (without_loops, [[0, 1, 2], [1, 1, 0]], (1, 1), 2),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_the_programs_own_tensor_decides_a_shape_and_has_changed(name):
+    run, own, place, value = CHANGED[name]
+    own, x = torch.tensor(own), torch.tensor([1.0, 2.0, 4.0])
+    f = from_torch(lambda x: run(x, own))
     for _ in range(2):
-        np.testing.assert_allclose(f(jnp.asarray(x)), x[mask])
-        mask[0] = False
-
-
-def test_a_graph_that_has_changed():
-    edges = torch.tensor([[0, 1, 2], [1, 1, 0]])
-
-    def run(x):
-        kept = edges[:, edges[0] != edges[1]]
-        return torch.zeros_like(x).index_add(0, kept[1], x[kept[0]])
-
-    f, x = from_torch(run), torch.tensor([1.0, 2.0, 4.0])
-    for _ in range(2):
-        np.testing.assert_allclose(f(jnp.asarray(x)), run(x))
-        edges[1, 1] = 2
+        np.testing.assert_allclose(f(jnp.asarray(x)), run(x, own))
+        own[place] = value
 
 
 def test_a_tensor_that_takes_the_place_of_another_is_noted():

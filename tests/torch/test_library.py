@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
+
+from .classes import torch_class
 
 X = jnp.asarray([0.5, -1.5, 2.0])
 
@@ -48,17 +49,7 @@ def on_cpu(x):
 
 def made(f):
     """f, with a gradient that is wrong on purpose, by the same operation."""
-
-    class Made(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return f(x)
-
-        @staticmethod
-        def backward(ctx, g):
-            return 2 * f(g)
-
-    return Made
+    return torch_class(lambda ctx, x: f(x), lambda ctx, g: 2 * f(g))
 
 
 @pytest.mark.parametrize("f", [tripled, rounded, into, on_cpu])

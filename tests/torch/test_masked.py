@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
 
+from .classes import saves, torch_class
 from .compare import Case
 
 X = torch.tensor([[0.5, -1.5, 2.0], [-0.25, 1.0, 3.0]])
@@ -20,21 +20,14 @@ X = torch.tensor([[0.5, -1.5, 2.0], [-0.25, 1.0, 3.0]])
 def function(forward):
     """A class with this forward, whose backward asks torch for its gradient."""
 
-    class Made(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return forward(x)
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = forward(x)
+        return torch.autograd.grad(y, x, g)[0]
 
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            with torch.enable_grad():
-                x = x.detach().requires_grad_()
-                y = forward(x)
-            return torch.autograd.grad(y, x, g)[0]
-
-    return Made
+    return torch_class(saves(forward), backward)
 
 
 def mean_by_count(x):
@@ -120,38 +113,29 @@ def test_a_number_is_an_array():
 # ---- what only the host can do
 
 
-class Sparse(Function):
-    """An object that holds arrays of NumPy, which stay what they are."""
-
-    @staticmethod
-    def forward(ctx, matrix, x):
-        ctx.matrix = matrix
-        return torch.from_numpy(matrix @ x.numpy())
-
-    @staticmethod
-    def backward(ctx, g):
-        return None, torch.from_numpy(ctx.matrix.T @ g.numpy())
+def times_matrix(ctx, matrix, x):
+    ctx.matrix = matrix
+    return torch.from_numpy(matrix @ x.numpy())
 
 
 def test_arrays_inside_of_objects_are_theirs():
+    """An object that holds arrays of NumPy, which stay what they are."""
+    cls = torch_class(
+        times_matrix,
+        lambda ctx, g: (None, torch.from_numpy(ctx.matrix.T @ g.numpy())),
+    )
     dense = np.array([[1.0, 0, 2], [0, 3, 0]], np.float32)
-    case = Case(Sparse, [scipy.sparse.csr_array(dense), X[0]], fallback="host")
+    case = Case(cls, [scipy.sparse.csr_array(dense), X[0]], fallback="host")
     assert case.worst() <= 1e-6
 
 
-class Resized(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.pow(2).mean()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g.resize_as_(x).copy_(x).mul_(2 / x.numel())
+def resizes(ctx, g):
+    (x,) = ctx.saved_tensors
+    return g.resize_as_(x).copy_(x).mul_(2 / x.numel())
 
 
 def test_a_cotangent_may_be_resized_on_the_host():
-    assert Case(Resized, [X], fallback="host").worst() <= 1e-6
+    cls = torch_class(saves(lambda x: x.pow(2).mean()), resizes)
+    assert Case(cls, [X], fallback="host").worst() <= 1e-6
     with pytest.raises(TorchRefusal, match="another memory"):
-        jax.grad(from_torch(Resized).apply)(jnp.asarray(X.numpy()))
+        jax.grad(from_torch(cls).apply)(jnp.asarray(X.numpy()))

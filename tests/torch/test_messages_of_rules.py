@@ -7,25 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
+
+from .classes import torch_class
 
 X = jnp.float32([1, 2])
 
 
 def checking(check):
-    class Checks(Function):
-        @staticmethod
-        def forward(ctx, x):
-            check(x)
-            return x * 2
+    def forward(ctx, x):
+        check(x)
+        return x * 2
 
-        @staticmethod
-        def backward(ctx, g):
-            return 3 * g
-
-    return from_torch(Checks)
+    return from_torch(torch_class(forward, lambda ctx, g: 3 * g))
 
 
 def asserts(x):

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
 from jaxfn.torch import explain, from_torch
+from tests.build import in_style
+
+from .classes import torch_class
 
 has_dtypes = pytest.mark.skipif(
     not hasattr(FunctionCtx, "set_output_grad_dtype"), reason="since torch 2.14"
@@ -23,37 +25,17 @@ has_buffers = pytest.mark.skipif(
 def two_outputs(*dtypes, separate=False, materialize=True):
     """A half and a float output; backward adds what only float32 can tell apart."""
 
-    def note(ctx, output):
+    def note(ctx, inputs, output):
         ctx.set_output_grad_dtype(*dtypes)
         ctx.set_materialize_grads(materialize)
-        ctx.seen = []
-        if isinstance(output, tuple) and len(output) > 2:
-            ctx.mark_non_differentiable(output[2])
 
-    class Combined(Function):
-        @staticmethod
-        def forward(ctx, x):
-            output = x.half(), x * 2
-            note(ctx, output)
-            return output
+    def backward(ctx, a, b):
+        small = 0 if a is None else (a + 1e-4).float() * (a.dtype.itemsize / 4)
+        return small + (0 if b is None else 2 * b)
 
-        @staticmethod
-        def backward(ctx, a, b):
-            small = 0 if a is None else (a + 1e-4).float() * (a.dtype.itemsize / 4)
-            return small + (0 if b is None else 2 * b)
-
-    class Separate(Function):
-        @staticmethod
-        def forward(x):
-            return x.half(), x * 2
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            note(ctx, output)
-
-        backward = Combined.backward
-
-    return Separate if separate else Combined
+    style = "separate" if separate else "combined"
+    rules = in_style(style, lambda x: (x.half(), x * 2), note)
+    return torch_class(backward=backward, **rules)
 
 
 def theirs(cls, x, used):
@@ -101,22 +83,19 @@ def test_what_torch_refuses(dtypes, match):
 
 @has_dtypes
 def test_twice_and_without_a_derivative():
-    class Twice(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.set_output_grad_dtype(None)
-            ctx.set_output_grad_dtype(None)
-            return x * 1
+    def twice(ctx, x):
+        ctx.set_output_grad_dtype(None)
+        ctx.set_output_grad_dtype(None)
+        return x * 1
 
-    class Marked(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = x * 1
-            ctx.mark_non_differentiable(y)
-            ctx.set_output_grad_dtype(torch.float32)
-            return y
+    def marked(ctx, x):
+        y = x * 1
+        ctx.mark_non_differentiable(y)
+        ctx.set_output_grad_dtype(torch.float32)
+        return y
 
-    for cls, match in ((Twice, "can only be called once"), (Marked, "for output 0")):
+    for rule, match in ((twice, "can only be called once"), (marked, "for output 0")):
+        cls = torch_class(rule)
         with pytest.raises(RuntimeError, match=match):
             cls.apply(torch.ones(2, requires_grad=True))
         with pytest.raises(RuntimeError, match=match):
@@ -132,28 +111,19 @@ def test_explain_knows_the_dtype():
 @has_buffers
 @pytest.mark.parametrize("fallback", [None, "host"])
 def test_there_are_no_buffers(fallback):
-    class Asks(Function):
-        @staticmethod
-        def forward(ctx, x, k):
-            return x * k
+    def backward(ctx, g):
+        assert ctx.input_grad_buffers == (None, None)
+        return 3 * g, None
 
-        @staticmethod
-        def backward(ctx, g):
-            assert ctx.input_grad_buffers == (None, None)
-            return 3 * g, None
-
-    apply = from_torch(Asks, fallback=fallback).apply
+    asks = torch_class(lambda ctx, x, k: x * k, backward)
+    apply = from_torch(asks, fallback=fallback).apply
     assert jax.grad(lambda x: apply(x, 2.0).sum())(jnp.ones(2)).tolist() == [3, 3]
 
 
 @has_buffers
 def test_forward_has_none():
-    class Asks(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * len(ctx.input_grad_buffers)
-
+    asks = torch_class(lambda ctx, x: x * len(ctx.input_grad_buffers))
     with pytest.raises(RuntimeError, match="input_grad_buffers can only be accessed"):
-        Asks.apply(torch.ones(2, requires_grad=True))
+        asks.apply(torch.ones(2, requires_grad=True))
     with pytest.raises(RuntimeError, match="input_grad_buffers can only be accessed"):
-        from_torch(Asks).apply(jnp.ones(2))
+        from_torch(asks).apply(jnp.ones(2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import random
-import re
 import warnings
 
 import jax
@@ -18,6 +17,8 @@ import jaxfn.torch
 from jaxfn.torch import TorchRefusal, from_torch
 from jaxfn.torch._base import experimental
 
+from .classes import torch_class
+
 BUFFER = torch.zeros(2)
 LAYER = torch.nn.Linear(2, 2)
 
@@ -28,11 +29,7 @@ def passes(ctx, g):
 
 def refused(forward, backward=passes):
     """A class whose forward (or backward) has a line that ends in `# here`."""
-    return type(
-        "Refused",
-        (Function,),
-        {"forward": staticmethod(forward), "backward": staticmethod(backward)},
-    )
+    return torch_class(forward, backward, "Refused")
 
 
 def set_data(ctx, x):
@@ -126,14 +123,6 @@ def writes_closed_over(ctx, x):
     return x + BUFFER
 
 
-def double(ctx, x):
-    return (x.double() * 2).float()  # here
-
-
-def to_complex128(ctx, x):
-    return (x.to(torch.complex128) * 1j).abs().float()  # here
-
-
 def to_float8(ctx, x):
     return x.to(torch.float8_e4m3fnuz).float()  # here
 
@@ -176,8 +165,6 @@ ROWS = {
     "NumPy": (to_numpy, "NumPy", "without values", 'fallback="host"'),
     "draws": (draws, r"aten\.rand_like", "need a key", "random=True"),
     "closed over": (writes_closed_over, "add_", "would be lost", "Pass it to apply"),
-    "double": (double, "float64", "x64 is off", "jax_enable_x64"),
-    "complex128": (to_complex128, "complex128", "x64 is off", "jax_enable_x64"),
     "float8": (to_float8, "float8_e4m3fnuz", "can't hold it", 'fallback="host"'),
     "resize_": (resizes, r"y\.resize_\(…\)", "another memory", "y.copy_"),
     "sparse": (makes_sparse, "_to_sparse", "does not have it", 'fallback="host"'),
@@ -246,20 +233,6 @@ def _collects(ctx, g):
     return collects(ctx, g), None
 
 
-def test_second_derivative_of_once_differentiable():
-    backward = torch.autograd.function.once_differentiable(lambda ctx, g: 2 * g * ctx.x)
-
-    def forward(ctx, x):
-        ctx.x = x
-        return x**2
-
-    made = from_torch(refused(forward, backward))
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        jax.grad(lambda x: jax.grad(lambda x: made.apply(x).sum())(x).sum())(
-            jnp.ones(2)
-        )
-
-
 def test_a_generator_of_ones_own():
     made = from_torch(refused(generates), random=True)
     with pytest.raises(TorchRefusal, match="draws from a generator of its own") as got:
@@ -317,41 +290,36 @@ def test_what_is_no_function():
         from_torch(refused(draws), fallback="cpu")
 
 
-def one_gradient(ctx, g):
-    return g
+WRONG = {
+    "their number": (
+        (passes, jnp.ones(2)),
+        r"incorrect number of gradients \(expected 2, got 1\)",
+    ),
+    "a shape": (
+        (lambda ctx, g: (g[:1].expand(1, 1), None), jnp.ones(2)),
+        r"invalid gradient at index 0 - got \[1, 1\] but expected shape",
+    ),
+    "of what is static": (
+        (lambda ctx, g: (g, g), 3),
+        r"Argument 1 is static: return None in its place.",
+    ),
+    "a number": (
+        (lambda ctx, g: (1.0, None), jnp.ones(2)),
+        "got float.*for argument 0",
+    ),
+}
 
 
-def test_a_wrong_result_of_backward_names_the_place_of_backward():
-    made = from_torch(refused(lambda ctx, x, w: x * w, one_gradient))
-    grad = jax.grad(lambda x, w: made.apply(x, w).sum(), (0, 1))
-    words = "incorrect number of gradients (expected 2, got 1)"
-    with pytest.raises(jaxfn.RuleValueError, match=re.escape(words)) as caught:
-        grad(jnp.ones(2), jnp.ones(2))
-    line = one_gradient.__code__.co_firstlineno
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_result_of_backward_names_the_place_of_backward(name):
+    (backward, other), words = WRONG[name]
+    made = from_torch(refused(lambda ctx, x, other: x * other, backward))
+    argnums = 0 if name == "of what is static" else (0, 1)
+    error = jaxfn.RuleTypeError if name == "a number" else jaxfn.RuleValueError
+    with pytest.raises(error, match=words) as caught:
+        jax.grad(lambda *xs: made.apply(*xs).sum(), argnums)(jnp.ones(2), other)
+    line = backward.__code__.co_firstlineno
     assert f"test_refusals.py:{line}" in str(caught.value)
-
-    def short(ctx, g):
-        return g[:1].expand(1, 1), None
-
-    made = from_torch(refused(lambda ctx, x, w: x * w, short))
-    words = "invalid gradient at index 0 - got [1, 1] but expected shape"
-    with pytest.raises(jaxfn.RuleValueError, match=re.escape(words)):
-        grad(jnp.ones(2), jnp.ones(2))
-
-    def static(ctx, g):
-        return g, g
-
-    made = from_torch(refused(lambda ctx, x, n: x * n, static))
-    words = "Argument 1 is static: return None in its place."
-    with pytest.raises(jaxfn.RuleValueError, match=re.escape(words)):
-        jax.grad(lambda x: made.apply(x, 3).sum())(jnp.ones(2))
-
-    def number(ctx, g):
-        return 1.0, None
-
-    made = from_torch(refused(lambda ctx, x, w: x * w, number))
-    with pytest.raises(jaxfn.RuleTypeError, match=r"got float.*for argument 0"):
-        grad(jnp.ones(2), jnp.ones(2))
 
 
 SIZES = {torch.float32: 1.0}

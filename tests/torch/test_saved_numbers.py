@@ -2,30 +2,27 @@
 
 import pytest
 import torch
-from torch.autograd import Function
 
+from .classes import torch_class
 from .compare import Case
 
 X = torch.arange(6.0).reshape(2, 3)
 
 
 def reduced(save, read):
-    class Reduced(Function):
-        @staticmethod
-        def forward(ctx, x, dim):
-            save(ctx, x, torch.tensor(dim))
-            return x.sum(dim)
+    def forward(ctx, x, dim):
+        save(ctx, x, torch.tensor(dim))
+        return x.sum(dim)
 
-        @staticmethod
-        def backward(ctx, g):
-            x, dim = read(ctx)
-            if dim == -1:
-                return g.unsqueeze(-1).expand(x.shape) * 3, None
-            if dim.item() > 0 or dim in (5, 6):
-                raise ValueError("no such axis here")
-            return g.unsqueeze(int(dim)).expand(x.shape) * 5, None
+    def backward(ctx, g):
+        x, dim = read(ctx)
+        if dim == -1:
+            return g.unsqueeze(-1).expand(x.shape) * 3, None
+        if dim.item() > 0 or dim in (5, 6):
+            raise ValueError("no such axis here")
+        return g.unsqueeze(int(dim)).expand(x.shape) * 5, None
 
-    return Reduced
+    return torch_class(forward, backward)
 
 
 def keep(ctx, x, dim):
@@ -50,19 +47,16 @@ def test_the_condition_is_known(how, dim):
 def test_a_number_of_the_program_stays_its_own():
     scale = torch.nn.Parameter(torch.tensor(2.0), requires_grad=False)
 
-    class Scaled(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.scale = scale
-            ctx.name = "Scaled"
-            return x * scale
+    def forward(ctx, x):
+        ctx.scale = scale
+        ctx.name = "Scaled"
+        return x * scale
 
-        @staticmethod
-        def backward(ctx, g):
-            assert ctx.scale is scale
-            return g * (ctx.scale if ctx.name == "Scaled" else 1)
+    def backward(ctx, g):
+        assert ctx.scale is scale
+        return g * (ctx.scale if ctx.name == "Scaled" else 1)
 
-    case = Case(Scaled, [X])
+    case = Case(torch_class(forward, backward), [X])
     assert case.worst() == 0
     scale.fill_(5)
     assert case.worst() == 0
@@ -70,15 +64,12 @@ def test_a_number_of_the_program_stays_its_own():
 
 @pytest.mark.parametrize("k", [3.5, 1.5])
 def test_a_list_of_numbers_and_a_float(k):
-    class Scaled(Function):
-        @staticmethod
-        def forward(ctx, x, k):
-            ctx.save_for_backward(torch.tensor([k]), torch.tensor(k))
-            return x * k
+    def forward(ctx, x, k):
+        ctx.save_for_backward(torch.tensor([k]), torch.tensor(k))
+        return x * k
 
-        @staticmethod
-        def backward(ctx, g):
-            one, k = ctx.saved_tensors
-            return (g * k if one > 2 else g * 7), None
+    def backward(ctx, g):
+        one, k = ctx.saved_tensors
+        return (g * k if one > 2 else g * 7), None
 
-    assert Case(Scaled, [X, k], (0,)).worst() <= 1e-6
+    assert Case(torch_class(forward, backward), [X, k], (0,)).worst() <= 1e-6

@@ -441,6 +441,9 @@ def test_forward_mode_of_once_differentiable():
         assert jax.jvp(f, (x,), (x,))[1].tolist() == [3, 12, 27]
     with pytest.raises(jaxfn.SecondDerivativeError):
         jax.hessian(lambda x: apply(x).sum())(x)
+    of_backward = jax.grad(lambda x: from_torch(Once).apply(x).sum())
+    with pytest.raises(jaxfn.SecondDerivativeError, match="once_differentiable"):
+        jax.grad(lambda x: of_backward(x).sum())(x)
 
 
 @pytest.mark.parametrize("fallback", [None, "host"])

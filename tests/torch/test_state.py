@@ -13,6 +13,7 @@ from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
 
+from .classes import torch_class
 from .compare import Case
 
 X = torch.linspace(-1.3, 2.0, 12).reshape(3, 4)
@@ -74,24 +75,8 @@ def deep(x):
     return scaled(x) * Options.gain + HELD.shift
 
 
-class Helped(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return deep(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
-class Around(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return Helped.apply(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
+Helped = torch_class(lambda ctx, x: deep(x), lambda ctx, g: g)
+Around = torch_class(lambda ctx, x: Helped.apply(x), lambda ctx, g: g)
 
 
 @pytest.mark.parametrize("cls", [Helped, Around])
@@ -109,17 +94,7 @@ def test_what_helpers_read_may_change(cls, monkeypatch):
 
 def test_what_a_rule_closes_over_may_change():
     k = 2.0
-
-    class Closes(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * k
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * k
-
-    made = from_torch(Closes)
+    made = from_torch(torch_class(lambda ctx, x: x * k, lambda ctx, g: g * k))
     assert float(made.apply(jnp.ones(()))) == 2.0
     k = 4.0
     assert float(jax.grad(made.apply)(1.0)) == 4.0
@@ -152,55 +127,44 @@ def test_a_module_may_be_loaded_again(tmp_path, monkeypatch):
     assert float(jax.grad(old.apply)(1.0)) == 5.0
 
 
-class Quantises(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.scale = x.abs().max().item()
-        ctx.many = (x > 0).sum().item()
-        return (x / ctx.scale * 127).round() * ctx.scale / 127
-
-    @staticmethod
-    def backward(ctx, g):
-        return g / ctx.scale * ctx.many
+def quantises(ctx, x):
+    ctx.scale = x.abs().max().item()
+    ctx.many = (x > 0).sum().item()
+    return (x / ctx.scale * 127).round() * ctx.scale / 127
 
 
-def test_numbers_from_tensors_on_ctx():
-    case = Case(Quantises, [X])
-    assert case.worst() <= 1e-6
-    assert max(case.second_gaps()) <= 1e-6
-
-
-class SavesNumbers(Function):
+def saves_numbers(ctx, x, dim):
     """Saves numbers as tensors, one of which depends on the argument."""
-
-    @staticmethod
-    def forward(ctx, x, dim):
-        twice, total = torch.tensor(1.0), torch.tensor(0.0)
-        twice.mul_(2)
-        total += x.sum()
-        ctx.save_for_backward(x, torch.tensor(dim), twice, total > 2)
-        return x.logsumexp(dim)
-
-    @staticmethod
-    def backward(ctx, g):
-        x, dim, twice, total = ctx.saved_tensors
-        return g.unsqueeze(dim) * x.softmax(dim) * float(twice) * total, None
+    twice, total = torch.tensor(1.0), torch.tensor(0.0)
+    twice.mul_(2)
+    total += x.sum()
+    ctx.save_for_backward(x, torch.tensor(dim), twice, total > 2)
+    return x.logsumexp(dim)
 
 
-def test_a_number_that_is_saved_as_a_tensor_stays_known():
-    case = Case(SavesNumbers, [X.reshape(1, -1), 1])
+def reads_numbers(ctx, g):
+    x, dim, twice, total = ctx.saved_tensors
+    return g.unsqueeze(dim) * x.softmax(dim) * float(twice) * total, None
+
+
+NUMBERS = {
+    "on ctx": (quantises, lambda ctx, g: g / ctx.scale * ctx.many, [X]),
+    "saved as tensors": (saves_numbers, reads_numbers, [X.reshape(1, -1), 1]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_a_rule_keeps_for_backward(name):
+    forward, backward, args = NUMBERS[name]
+    case = Case(torch_class(forward, backward), args)
     assert case.worst() <= 1e-6
     assert max(case.second_gaps()) <= 1e-6
 
 
 def test_a_number_from_a_tensor_can_not_be_returned():
-    class Returns(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2, x.max().item()
-
+    returns = torch_class(lambda ctx, x: (x * 2, x.max().item()))
     with pytest.raises(TorchRefusal, match=r"tensor\.item\(\): the number is returned"):
-        from_torch(Returns).apply(jnp.ones(3))
+        from_torch(returns).apply(jnp.ones(3))
 
 
 class Factor:
@@ -250,35 +214,24 @@ def by_scale(x):
     return x * SCALE
 
 
-class Calls(Function):
-    @staticmethod
-    def forward(ctx, x, f):
-        return f(x)
-
-
 def test_a_global_that_a_static_function_reads(monkeypatch):
-    apply = from_torch(Calls).apply
+    apply = from_torch(torch_class(lambda ctx, x, f: f(x))).apply
     assert float(apply(jnp.ones(()), by_scale)) == 2
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     assert float(apply(jnp.ones(()), by_scale)) == 3
 
 
-class Catches(Function):
-    @staticmethod
-    def forward(ctx, x):
-        try:
-            needed = ctx.needs_input_grad[0]
-        except BaseException:  # noqa: BLE001
-            return x * 100
-        return x * 2 if needed else x
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 3
+def catches(ctx, x):
+    try:
+        needed = ctx.needs_input_grad[0]
+    except BaseException:  # noqa: BLE001
+        return x * 100
+    return x * 2 if needed else x
 
 
 def test_a_rule_that_catches_everything_still_sees_what_is_needed():
-    value, pull = jax.vjp(from_torch(Catches).apply, 1.0)
+    cls = torch_class(catches, lambda ctx, g: g * 3)
+    value, pull = jax.vjp(from_torch(cls).apply, 1.0)
     assert (float(value), float(pull(1.0)[0])) == (2, 3)
 
 
@@ -297,20 +250,14 @@ class Anything:
 ANYTHING, OPERATIONS = Anything(), torch.ops
 
 
-class NamesWhatHasAllAttributes(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ANYTHING.note(x)
-        return OPERATIONS.aten.mul(x, 2.0)
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g
+def names_what_has_all_attributes(ctx, x):
+    ANYTHING.note(x)
+    return OPERATIONS.aten.mul(x, 2.0)
 
 
 def test_globals_that_have_every_attribute_are_no_kernels():
-    x = jnp.ones(3)
-    assert from_torch(NamesWhatHasAllAttributes).apply(x).tolist() == [2.0] * 3
+    cls = torch_class(names_what_has_all_attributes, lambda ctx, g: 2 * g)
+    assert from_torch(cls).apply(jnp.ones(3)).tolist() == [2.0] * 3
 
 
 class LoadsLate:
@@ -321,14 +268,8 @@ class LoadsLate:
 def test_a_global_that_raises_for_every_attribute():
     """A library that loads late may raise any error where its parts are missing."""
     late = LoadsLate()
-
-    class Late(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return late.launch(x) if x.dim() == 9 else 2 * x
-
-        @staticmethod
-        def backward(ctx, g):
-            return 3 * g
-
-    assert jax.grad(from_torch(Late).apply)(1.0) == 3
+    cls = torch_class(
+        lambda ctx, x: late.launch(x) if x.dim() == 9 else 2 * x,
+        lambda ctx, g: 3 * g,
+    )
+    assert jax.grad(from_torch(cls).apply)(1.0) == 3

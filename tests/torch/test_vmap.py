@@ -10,6 +10,9 @@ import torch
 from torch.autograd import Function
 
 from jaxfn.torch import TorchRefusal, from_torch
+from tests.build import function, nothing
+
+from .classes import torch_class
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
 W = np.array([2.0, 3.0], np.float32)
@@ -93,25 +96,25 @@ def test_nested():
     assert np.allclose(scanned, 10 * xs * W)
 
 
-def test_a_rule_that_applies_the_class():
-    class Twice(Own):
-        @staticmethod
-        def vmap(info, in_dims, x, w, k):
-            y, _ = Own.apply(x, w)
-            return (y, x.sum(1)), (0, 0)
+def changed(**rules):
+    return function("Changed", Own, **rules)
 
-    made = from_torch(Twice)
+
+def test_a_rule_that_applies_the_class():
+    def twice(info, in_dims, x, w, k):
+        y, _ = Own.apply(x, w)
+        return (y, x.sum(1)), (0, 0)
+
+    made = from_torch(changed(vmap=twice))
     found = jax.vmap(made.apply, (0, None))(jnp.array(X), W)
     assert np.allclose(found[0], X * W)
 
 
 def test_on_the_host():
-    class OnHost(Own):
-        @staticmethod
-        def forward(x, w, k=1.0):
-            return torch.from_numpy(x.numpy() * w.numpy()), x.sum()
+    def on_host(x, w, k=1.0):
+        return torch.from_numpy(x.numpy() * w.numpy()), x.sum()
 
-    made = from_torch(OnHost, fallback="host")
+    made = from_torch(changed(forward=on_host), fallback="host")
 
     def loss(x, w):
         return made.apply(x, w)[0].sum()
@@ -121,12 +124,6 @@ def test_on_the_host():
     assert np.allclose(found[0], 10 * X * W)
     grads = jax.jit(jax.vmap(jax.grad(loss), (0, None)))(x, W)
     assert np.allclose(grads, np.broadcast_to(3 * W, X.shape))
-
-
-def changed(**members):
-    kept = {k: v for k, v in vars(Own).items() if not k.startswith("__")}
-    rules = {k: staticmethod(v) if callable(v) else v for k, v in members.items()}
-    return type("Changed", (Function,), {**kept, **rules})
 
 
 def asks_for_a_value(info, in_dims, x, w, k):
@@ -172,40 +169,23 @@ def test_both_a_rule_and_generate_vmap_rule():
 
 
 def test_a_rule_needs_setup_context():
-    class Combined(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return 2 * x
-
-        @staticmethod
-        def vmap(info, in_dims, x):
-            return 2 * x, 0
-
-    made = from_torch(Combined)
+    combined = torch_class(
+        lambda ctx, x: 2 * x, vmap=lambda info, in_dims, x: (2 * x, 0)
+    )
+    made = from_torch(combined)
     assert made.apply(X).shape == X.shape
     with pytest.raises(RuntimeError, match="must override the setup_context"):
         jax.vmap(made.apply)(jnp.array(X))
 
 
 def test_draws_of_a_rule_need_one_key():
-    class Noisy(Function):
-        @staticmethod
-        def forward(x):
-            return x + torch.rand_like(x)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
-        @staticmethod
-        def vmap(info, in_dims, x):
-            return x + 5 + torch.rand_like(x), 0
-
-    made, key = from_torch(Noisy, random=True), jax.random.key(0)
+    noisy = torch_class(
+        lambda x: x + torch.rand_like(x),
+        lambda ctx, g: g,
+        setup_context=nothing,
+        vmap=lambda info, in_dims, x: (x + 5 + torch.rand_like(x), 0),
+    )
+    made, key = from_torch(noisy, random=True), jax.random.key(0)
     found = jax.vmap(made.apply, (None, 0))(key, jnp.zeros((3, 2)))
     assert (found >= 5).all()
     assert len(set(found.ravel().tolist())) == 6
