@@ -15,7 +15,14 @@ from torch.utils.checkpoint import checkpoint
 
 from jaxfn.torch import TorchRefusal, from_torch
 from jaxfn.torch._function import graph_function
-from tests.torch.test_model_usage import by_name, close, jnp_of, same_gradients
+from tests.torch.classes import saves, torch_class
+from tests.torch.test_model_usage import (
+    by_name,
+    close,
+    close_to_gradients,
+    jnp_of,
+    same_gradients,
+)
 
 
 class Counter(nn.Module):
@@ -24,6 +31,7 @@ class Counter(nn.Module):
     def __init__(self, change):
         super().__init__()
         self.calls, self.first, self.seen, self.change = 0, True, [], change
+        self.held = {"v": 0.0}
 
     def forward(self, x):
         return self.change(self, x)
@@ -55,7 +63,25 @@ def keeps_a_kind(m, x):
     return x * len(m.first)
 
 
+def accumulates(m, x):
+    m.held["v"] = m.held["v"] + x
+    return 2 * m.held["v"]
+
+
+def accumulates_and_resets(m, x):
+    """As some spiking neurons do at the end."""
+    y = accumulates(m, x)
+    m.held["v"] = 0.0
+    return y
+
+
+def defines_a_function(m, x):
+    m.act = lambda y: 2 * y
+    return m.act(x)
+
+
 STATE = [(counts, "calls"), (remembers, "seen"), (skips_once, "first")]
+STATE += [(accumulates, "held")]
 
 
 @pytest.mark.parametrize(("change", "name"), STATE)
@@ -66,10 +92,18 @@ def test_a_plain_value_that_changes_is_refused(change, name, mutable):
         model.apply({}, jnp.ones((2, 3)))
 
 
-def test_a_plain_value_that_stays_is_a_cache():
-    x = jnp.ones((2, 3))
-    np.testing.assert_array_equal(from_torch(Counter(keeps_its_size)).apply({}, x), 2)
-    np.testing.assert_array_equal(from_torch(Counter(keeps_a_kind)).apply({}, x), 5)
+@pytest.mark.parametrize(
+    ("change", "factor"),
+    [
+        (keeps_its_size, 2),
+        (keeps_a_kind, 5),
+        (accumulates_and_resets, 2),
+        (defines_a_function, 2),
+    ],
+)
+def test_a_plain_value_that_stays_is_a_cache(change, factor):
+    found = from_torch(Counter(change)).apply({}, jnp.ones((2, 3)))
+    np.testing.assert_array_equal(found, factor)
 
 
 def test_a_hook_on_a_parameter_is_refused():
@@ -114,32 +148,37 @@ def test_a_checkpoint_has_a_gradient(use_reentrant):
     assert (module.a.weight.grad is None) == use_reentrant
 
 
-@pytest.mark.parametrize("channels", [lambda x: x.transpose(1, 2), lambda x: x])
-def test_pooling_to_one_and_a_write(channels):
+def pooled_sequence(channels):
     """Torch changes the strides of a pooled array whose channels come last."""
 
     def run(x):
         y = torch.zeros_like(x)
         y[:, 1:] = x[:, 1:] ** 2
-        return torch.nn.functional.adaptive_avg_pool1d(channels(y), output_size=1)
+        return nn.functional.adaptive_avg_pool1d(channels(y), output_size=1)
 
-    x = torch.randn(2, 4, 3, requires_grad=True)
+    return run
+
+
+def pooled_image(x):
+    """The strides of an array of one pixel say that its channels come last, too."""
+    y = 2 * x.permute(0, 3, 1, 2)
+    y += 1
+    return nn.functional.adaptive_avg_pool2d(y, 1)
+
+
+POOLED = {
+    "channels last": (pooled_sequence(lambda x: x.transpose(1, 2)), (2, 4, 3)),
+    "channels first": (pooled_sequence(lambda x: x), (2, 4, 3)),
+    "one pixel": (pooled_image, (2, 1, 1, 4)),
+    "four pixels": (pooled_image, (2, 2, 2, 4)),
+}
+
+
+@pytest.mark.parametrize(("run", "shape"), POOLED.values(), ids=POOLED)
+def test_pooling_and_a_write(run, shape):
+    x = torch.randn(shape, requires_grad=True)
     got = jax.grad(lambda x: (from_torch(run)(x) ** 2).sum())(jnp_of(x.detach()))
     close(got, torch.autograd.grad((run(x) ** 2).sum(), x)[0])
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_pooling_of_one_pixel_and_a_write(size):
-    """The strides of an array of one pixel say that its channels come last, too."""
-
-    def run(x):
-        y = 2 * x.permute(0, 3, 1, 2)
-        y += 1
-        return torch.nn.functional.adaptive_avg_pool2d(y, 1) ** 2
-
-    x = torch.randn(2, size, size, 4, requires_grad=True)
-    got = jax.grad(lambda x: from_torch(run)(x).sum())(jnp_of(x.detach()))
-    close(got, torch.autograd.grad(run(x).sum(), x)[0])
 
 
 class OnHost(nn.Module):
@@ -284,16 +323,6 @@ def test_state_of_any_kind_is_refused(seen, change, fallback):
         model.apply(model.params, jnp.ones((2, 3)))
 
 
-def defines_a_function(m, x):
-    m.act = lambda y: 2 * y
-    return m.act(x)
-
-
-def test_a_function_that_is_defined_again_is_no_state():
-    model = from_torch(Counter(defines_a_function))
-    np.testing.assert_array_equal(model.apply({}, jnp.ones(2)), 2)
-
-
 def adds_to_a_constant(m, x):
     m.seen.add_(1)
     return x * m.seen
@@ -326,16 +355,21 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_a_gradient_goes_through_new_buffers(in_place, fallback, jit):
-    model = from_torch(Recurrent(in_place), mutable=True, fallback=fallback)
-    x = jnp.float32(2)
+    module, x = Recurrent(in_place), jnp.float32(2)
+    model = from_torch(module, fallback=fallback)
+    with pytest.raises(TorchRefusal, match="a write to `h`"):
+        model.apply(model.params, x)
+    model = from_torch(module, mutable=True, fallback=fallback)
 
     def two_steps(params):
         _, buffers = model.apply({**params, **model.buffers}, x)
         return model.apply({**params, **buffers}, x)[0]
 
-    assert jit(jax.grad(two_steps))(model.params)["w"] == 24
+    value, grads = jit(jax.value_and_grad(two_steps))(model.params)
+    assert (value, grads["w"]) == (36, 24)
     new = lambda h: model.apply({**model.params, "h": h}, x)[1]["h"]  # noqa: E731
     assert jit(jax.grad(new))(model.buffers["h"]) == 6
+    assert module.h == 1
 
 
 @pytest.mark.parametrize("share", [lambda a: a[1:], lambda a: a.detach()])
@@ -413,17 +447,15 @@ def keeps_and_asks(m, x):
 
 
 @pytest.mark.parametrize("run", [branches, keeps_and_asks])
-def test_a_gradient_of_a_branch_that_does_not_use_all(run):
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_gradient_of_a_branch_that_does_not_use_all(run, jit):
     module = Counter(run)
     module.a, module.b, module.seen = nn.Linear(3, 3), nn.Linear(3, 3), None
     model = from_torch(module)
     gradient = jax.grad(lambda params, x: model.apply(params, x).sum())
-    options = {"allow_unused": True, "materialize_grads": True}
     for x in (torch.ones(3), -torch.ones(3)):
-        got = jax.jit(gradient)(model.params, jnp_of(x))
-        grads = torch.autograd.grad(module(x).sum(), module.parameters(), **options)
-        for name, want in by_name(module, grads).items():
-            close(got[name], want)
+        got = jit(gradient)(model.params, jnp_of(x))
+        close_to_gradients(got, module, module(x).sum())
 
 
 class Forces(nn.Module):
@@ -464,18 +496,14 @@ def test_a_model_with_a_loss_is_traced_once(monkeypatch):
     assert len(traces) == 3
 
 
-class AsksCotangent(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x * w
+def asks_of_cotangent(ctx, g):
+    x, w = ctx.saved_tensors
+    if (g == 1).all():
+        return g * w, None
+    return g * w, 3 * g * x
 
-    @staticmethod
-    def backward(ctx, g):
-        x, w = ctx.saved_tensors
-        if (g == 1).all():
-            return g * w, None
-        return g * w, 3 * g * x
+
+AsksCotangent = torch_class(saves(lambda x, w: x * w), asks_of_cotangent)
 
 
 def test_a_branch_on_a_cotangent_may_lack_a_gradient():

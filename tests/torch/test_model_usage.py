@@ -14,6 +14,7 @@ from torch import nn
 import jaxfn.torch
 from jaxfn.torch import TorchRefusal, _ops, from_torch
 from tests.torch import models
+from tests.torch.classes import torch_class
 
 ROW = _ops.ROWS["aten.tanh"]
 
@@ -54,6 +55,14 @@ def by_name(module, grads):
     return dict(zip(dict(module.named_parameters()), grads, strict=True))
 
 
+def close_to_gradients(got, module, total):
+    """Compare with torch's gradients of `total` by all parameters."""
+    options = {"allow_unused": True, "materialize_grads": True}
+    want = torch.autograd.grad(total, module.parameters(), **options)
+    for name, w in by_name(module, want).items():
+        close(got[name], w)
+
+
 def same_gradients(module, x, total=lambda y: y.sum(), jit=jax.jit, **options):
     """Compare the gradients by all parameters with those of torch.
 
@@ -81,10 +90,7 @@ def test_forces_by_positions_and_then_by_parameters(jit):
     got = jit(jax.grad(loss))(model.params, jnp_of(x))
     x.requires_grad_()
     (grad,) = torch.autograd.grad(module(x), x, create_graph=True)
-    total = ((-grad - target) ** 2).sum()
-    want = torch.autograd.grad(total, module.parameters(), allow_unused=True)
-    for name, w in by_name(module, want).items():
-        close(got[name], torch.zeros(1) if w is None else w)
+    close_to_gradients(got, module, ((-grad - target) ** 2).sum())
 
 
 def test_forces_inside_of_the_module():
@@ -99,33 +105,26 @@ def test_forces_inside_of_the_module():
     energy, forces = module(x)
     total = energy + (forces**2).sum()
     close(value, total)
-    want = torch.autograd.grad(total, module.parameters(), allow_unused=True)
-    for name, w in by_name(module, want).items():
-        close(got[name], w)
+    close_to_gradients(got, module, total)
 
 
-def test_every_way_to_a_hessian():
-    module, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), torch.randn(3)
-    model = from_torch(module)
-    want = torch.autograd.functional.hessian(lambda x: module(x).sum(), x)
-    f = lambda x: model.apply(model.params, x).sum()  # noqa: E731
-    for hessian in (
-        jax.hessian(f),
-        jax.jit(jax.hessian(f)),
-        jax.hessian(jax.jit(f)),
-        jax.jacrev(jax.jacrev(f)),
-        jax.jacfwd(jax.jacfwd(f)),
-    ):
-        close(hessian(jnp_of(x)), want)
-
-
-def test_forward_mode():
+def test_every_way_to_a_hessian_and_to_a_jacobian():
     module, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), torch.randn(3)
     model = from_torch(module)
     want = torch.autograd.functional.jacobian(module, x)
     f = lambda x: model.apply(model.params, x)  # noqa: E731
     for jacobian in (jax.jacfwd(f), jax.jit(jax.jacfwd(f)), jax.jacfwd(jax.jit(f))):
         close(jacobian(jnp_of(x)), want)
+    want = torch.autograd.functional.hessian(lambda x: module(x).sum(), x)
+    total = lambda x: f(x).sum()  # noqa: E731
+    for hessian in (
+        jax.hessian(total),
+        jax.jit(jax.hessian(total)),
+        jax.hessian(jax.jit(total)),
+        jax.jacrev(jax.jacrev(total)),
+        jax.jacfwd(jax.jacfwd(total)),
+    ):
+        close(hessian(jnp_of(x)), want)
 
 
 class Dropped(nn.Module):
@@ -188,33 +187,6 @@ def test_buffers_of_a_batch_norm_in_training():
     want = by_name(module, torch.autograd.grad(total, module.parameters()))
     for name in ("2.weight", "2.bias", "1.weight"):
         close(got[name], want[name], 1e-4)
-
-
-class Counting(nn.Module):
-    def __init__(self, in_place):
-        super().__init__()
-        self.in_place = in_place
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x):
-        if self.in_place:
-            self.seen += x.sum()
-        else:
-            self.seen = self.seen + x.sum()
-        return x * self.seen
-
-
-@pytest.mark.parametrize("in_place", [True, False])
-def test_a_write_to_a_buffer_is_never_lost(in_place):
-    module = Counting(in_place)
-    with pytest.raises(TorchRefusal, match="a write to `seen`"):
-        from_torch(module).apply({}, jnp.ones(2))
-    model = from_torch(module, mutable=True)
-    out, buffers = model.apply({}, jnp.ones(2))
-    out, buffers = model.apply(buffers, jnp.ones(2))
-    close(out, [4.0, 4.0])
-    close(buffers["seen"], 4.0)
-    assert float(module.seen) == 0
 
 
 def test_vmap_over_data_and_over_parameters():
@@ -375,15 +347,7 @@ def test_a_jitted_function_returns_a_model_output():
 
 def test_only_the_results_that_count_are_differentiated():
     """PyTorch does not call the backward of a Function whose result has no gradient."""
-
-    class PlusOne(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return 1 * x
-
-        @staticmethod
-        def backward(ctx, g):
-            return g + 1
+    plus_one = torch_class(lambda ctx, x: 1 * x, lambda ctx, g: g + 1)
 
     class Net(nn.Module):
         def __init__(self):
@@ -391,7 +355,7 @@ def test_only_the_results_that_count_are_differentiated():
             self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
 
         def forward(self, x):
-            return self.a(x), PlusOne.apply(self.b(x))
+            return self.a(x), plus_one.apply(self.b(x))
 
     model = from_torch(Net())
     for _ in range(2):
@@ -458,14 +422,6 @@ def test_a_function_on_tensors():
     close(jax.vmap(g)(jnp.ones((2, 3)))["y"][0], np.sin(1) * np.array([1.0, 2.0, 3.0]))
 
 
-def test_it_sees_what_it_closes_over_now():
-    setting = {"scale": 1.0}
-    g = from_torch(lambda x: setting["scale"] * x)
-    close(g(jnp.ones(2)), [1.0, 1.0])
-    setting["scale"] = 3.0
-    close(g(jnp.ones(2)), [3.0, 3.0])
-
-
 SLOPE = 2.0
 
 
@@ -473,11 +429,14 @@ def scaled_by_a_global(x):
     return SLOPE * x
 
 
-def test_it_sees_globals_as_they_are_now(monkeypatch):
-    g = from_torch(lambda x: scaled_by_a_global(x))
+def test_it_sees_globals_and_what_it_closes_over_as_they_are_now(monkeypatch):
+    setting = {"scale": 1.0}
+    g = from_torch(lambda x: setting["scale"] * scaled_by_a_global(x))
     close(g(jnp.ones(2)), [2.0, 2.0])
+    setting["scale"] = 5.0
+    close(g(jnp.ones(2)), [10.0, 10.0])
     monkeypatch.setitem(globals(), "SLOPE", 3.0)
-    close(g(jnp.ones(2)), [3.0, 3.0])
+    close(g(jnp.ones(2)), [15.0, 15.0])
 
 
 def test_a_lost_gradient_is_refused():
@@ -556,33 +515,24 @@ def test_importing_it_imports_no_package_of_models():
 
 def test_the_public_names():
     assert {"TorchModel", "from_torch", "compare"} <= set(jaxfn.torch.__all__)
-
-
-@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_condition_on_values(sign, jit):
-    branching = lambda y, x: y if x.sum() > 0 else 3 * y  # noqa: E731
-    module = models.Then(nn.Linear(2, 2), branching)
-    same_gradients(module, sign * torch.ones(2), jit=jit)
+    assert isinstance(from_torch(nn.Linear(1, 1)), jaxfn.torch.TorchModel)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_backward_with_a_condition_on_its_gradient(sign):
     """As Liger's loss has, which skips a product by one."""
 
-    class Asks(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = torch.tanh(x)
-            ctx.save_for_backward(y)
-            return y
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
 
-        @staticmethod
-        def backward(ctx, g):
-            (y,) = ctx.saved_tensors
-            return 2 * g * y if g.sum() > 0 else 5 * g * y
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return 2 * g * y if g.sum() > 0 else 5 * g * y
 
-    module = models.Then(nn.Linear(3, 3), lambda y, _: Asks.apply(y))
+    asks = torch_class(forward, backward)
+    module = models.Then(nn.Linear(3, 3), lambda y, _: asks.apply(y))
     gradient = same_gradients(module, torch.randn(3), lambda y: sign * y.sum())
     assert str(jax.make_jaxpr(gradient)(jnp.ones(3))).count(" tanh ") == 1
 
@@ -665,30 +615,6 @@ def test_half_precision_is_rounded_once(f):
 # ---- what a module leaves behind
 
 
-class Remembering(nn.Module):
-    """Keeps its last result as a plain attribute, as some spiking neurons do."""
-
-    def __init__(self, resets):
-        super().__init__()
-        self.memory, self.resets = {"v": 0.0}, resets
-
-    def forward(self, x):
-        self.memory["v"] = self.memory["v"] + x
-        v = self.memory["v"]
-        if self.resets:
-            self.memory["v"] = 0.0
-        return 2 * v
-
-
-@pytest.mark.parametrize("mutable", [True, False])
-def test_state_in_an_attribute_is_never_lost(mutable):
-    model = from_torch(Remembering(resets=False), mutable=mutable)
-    with pytest.raises(TorchRefusal, match=r"a write to `memory`.*register_buffer"):
-        model.apply({}, jnp.ones(2))
-    model = from_torch(Remembering(resets=True))
-    close(model.apply({}, jnp.ones(2)), [2.0, 2.0])
-
-
 class Clipping(nn.Module):
     def __init__(self):
         super().__init__()
@@ -749,24 +675,6 @@ def test_no_operation_of_forward_is_differentiated_by_jax(monkeypatch):
     model, x = from_torch(module), torch.randn(3)
     want = torch.autograd.functional.hessian(lambda x: module(x).sum(), x)
     close(jax.hessian(lambda x: model.apply(model.params, x).sum())(jnp_of(x)), want)
-
-
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
-def test_a_function_gets_a_jvp_from_its_backward(wrap):
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 7 * g * x
-
-    f = from_torch(Square, generate_jvp_rule=True).apply
-    _, tangent = jax.jvp(wrap(f), (jnp.float32(2),), (jnp.float32(1),))
-    close(tangent, 14.0)
 
 
 class Caches(torch.nn.Module):
@@ -895,12 +803,7 @@ def test_check_of_a_model_takes_its_arguments_too():
 
 
 def with_backward(rule):
-    class Product(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, w):
-            return x * w
-
-        backward = staticmethod(rule)
+    product = torch_class(lambda ctx, x, w: x * w, rule)
 
     class Layer(nn.Module):
         def __init__(self):
@@ -908,7 +811,7 @@ def with_backward(rule):
             self.w = nn.Parameter(torch.ones(3))
 
         def forward(self, x):
-            return Product.apply(x, self.w)
+            return product.apply(x, self.w)
 
     return Layer()
 
