@@ -69,6 +69,14 @@ class Then(nn.Module):
         return self.run(self.linear(x), x)
 
 
+def module_of(forward: Any, name: str = "Net", **parts: Any) -> Any:
+    """A module with this forward and these parts: layers, parameters, plain values."""
+    module = type(name, (nn.Module,), {"forward": forward})()
+    for key, part in parts.items():
+        setattr(module, key, part)
+    return module
+
+
 def _randn(*shape):
     return lambda: (torch.randn(shape),)
 

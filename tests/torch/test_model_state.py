@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from jaxfn.torch import TorchRefusal, from_torch
 from jaxfn.torch._function import graph_function
 from tests.torch.classes import saves, torch_class
+from tests.torch.models import module_of
 from tests.torch.test_model_usage import (
     by_name,
     close,
@@ -128,22 +129,17 @@ def test_a_number_of_a_tensor_is_not_returned(number):
         model(jnp.ones(2))
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, use_reentrant):
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
-        self.how = {"use_reentrant": use_reentrant}
-
-    def forward(self, x):
-        y = checkpoint(lambda x: self.a(x).tanh(), x, **self.how)
-        return checkpoint(self.b, self.c(y), **self.how)
-
-
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_a_checkpoint_has_a_gradient(use_reentrant):
     """The older kind has none for `a`, whose input requires none."""
-    module = Checkpointed(use_reentrant)
+
+    def forward(self, x):
+        y = checkpoint(lambda x: self.a(x).tanh(), x, use_reentrant=use_reentrant)
+        return checkpoint(self.b, self.c(y), use_reentrant=use_reentrant)
+
+    parts = {name: nn.Linear(2, 2) for name in "abc"}
+    module = module_of(forward, **parts)
     same_gradients(module, torch.randn(3, 2), lambda y: (y**2).sum())
     assert (module.a.weight.grad is None) == use_reentrant
 
@@ -181,13 +177,8 @@ def test_pooling_and_a_write(run, shape):
     close(got, torch.autograd.grad((run(x) ** 2).sum(), x)[0])
 
 
-class OnHost(nn.Module):
-    def __init__(self, run):
-        super().__init__()
-        self.run = run
-
-    def forward(self, x, k):
-        return self.run(x, int(k))
+def on_host(run):
+    return module_of(lambda self, x, k: run(x, int(k)))
 
 
 BY_VALUE = {
@@ -201,10 +192,10 @@ BY_VALUE = {
 @pytest.mark.parametrize("run", BY_VALUE.values(), ids=BY_VALUE)
 def test_the_host_returns_nothing_made_up(run):
     """No trial run, whose values are jaxfn's own, decides what a program returns."""
-    model, x = from_torch(OnHost(run), fallback="host"), jnp.ones((2, 3))
+    model, x = from_torch(on_host(run), fallback="host"), jnp.ones((2, 3))
     with pytest.raises(TorchRefusal, match="to depend on the values of its arguments"):
         jax.jit(lambda x, k: model.apply({}, x, k))(x, 4)
-    want = OnHost(run)(torch.ones(2, 3), 4)  # outside of a trace it is right
+    want = on_host(run)(torch.ones(2, 3), 4)  # outside of a trace it is right
     for got, w in zip(
         *map(jax.tree.leaves, (model.apply({}, x, 4), want)), strict=True
     ):
@@ -213,7 +204,7 @@ def test_the_host_returns_nothing_made_up(run):
 
 def test_the_host_returns_no_old_number():
     run = BY_VALUE["a float beside"]
-    model, x = from_torch(OnHost(run), fallback="host"), jnp.ones((2, 3))
+    model, x = from_torch(on_host(run), fallback="host"), jnp.ones((2, 3))
     assert model.apply({}, x, 0)[1] == 6
     assert model.apply({}, 2 * x, 0)[1] == 12
     with pytest.raises(
@@ -228,7 +219,7 @@ def test_attention_without_dropout_draws_nothing_on_the_host():
         return torch.nn.functional.scaled_dot_product_attention(q, q, q) * scale
 
     q = jnp.ones((1, 2, 3, 4))
-    assert from_torch(OnHost(attend), fallback="host").apply({}, q, 0).shape == q.shape
+    assert from_torch(on_host(attend), fallback="host").apply({}, q, 0).shape == q.shape
 
 
 def test_the_model_is_no_module():
@@ -408,17 +399,13 @@ def test_a_weight_that_each_call_computes_anew(make, is_called):
         close(got, module.get_parameter(name).grad)
 
 
-class ReadsWhatItKept(nn.Linear):
-    def forward(self, x):
-        return x * self.kept.sum()
-
-
 @pytest.mark.parametrize("compute", [lambda w: w * 2, lambda w: w.detach()[1:]])
 def test_a_tensor_of_a_parameter_that_is_read_is_refused(compute):
-    module = ReadsWhatItKept(3, 2)
-    module.kept = compute(module.weight)
+    weight = nn.Parameter(torch.ones(2, 3))
+    kept = compute(weight)
+    module = module_of(lambda self, x: x * self.kept.sum(), weight=weight, kept=kept)
     model = from_torch(module)
-    with pytest.raises(TorchRefusal, match="`ReadsWhat.*of a parameter or a buffer"):
+    with pytest.raises(TorchRefusal, match="`Net.*of a parameter or a buffer"):
         model.apply(model.params, jnp.ones(3))
 
 

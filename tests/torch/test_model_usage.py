@@ -15,6 +15,7 @@ import jaxfn.torch
 from jaxfn.torch import TorchRefusal, _ops, from_torch
 from tests.torch import models
 from tests.torch.classes import torch_class
+from tests.torch.models import module_of
 
 ROW = _ops.ROWS["aten.tanh"]
 
@@ -127,19 +128,15 @@ def test_every_way_to_a_hessian_and_to_a_jacobian():
         close(hessian(jnp_of(x)), want)
 
 
-class Dropped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1000))
-        self.dropout = nn.Dropout(0.5)
-
-    def forward(self):
-        return self.dropout(self.weight)
+def dropped():
+    weight, dropout = nn.Parameter(torch.ones(1000)), nn.Dropout(0.5)
+    run = lambda self: self.dropout(self.weight)  # noqa: E731
+    return module_of(run, "Dropped", weight=weight, dropout=dropout)
 
 
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_backward_drops_what_forward_dropped(jit):
-    model, key = from_torch(Dropped(), random=True), jax.random.key(3)
+    model, key = from_torch(dropped(), random=True), jax.random.key(3)
 
     def loss(params):
         y = model.apply(params, key)
@@ -158,8 +155,8 @@ def test_backward_drops_what_forward_dropped(jit):
 
 def test_a_draw_without_a_key_is_refused():
     with pytest.raises(TorchRefusal, match=r"Dropped.*random numbers.*random=True"):
-        from_torch(Dropped()).apply({"weight": jnp.ones(1000)})
-    model = from_torch(Dropped(), random=True)
+        from_torch(dropped()).apply({"weight": jnp.ones(1000)})
+    model = from_torch(dropped(), random=True)
     with pytest.raises(TypeError, match=r"Dropped.*expected a PRNG key"):
         model.apply(model.params)
 
@@ -268,16 +265,12 @@ def test_bfloat16_stays_so():
 def test_results_have_their_classes():
     Pair = collections.namedtuple("Pair", "first rest")  # noqa: PYI024
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(2, 2)
+    def forward(self, x, double=False, more=None):
+        y = self.linear(x) * (2 if double else 1)
+        return Pair(y, {"sum": y.sum(), "none": None, "more": more["x"][0] * y})
 
-        def forward(self, x, double=False, more=None):
-            y = self.linear(x) * (2 if double else 1)
-            return Pair(y, {"sum": y.sum(), "none": None, "more": more["x"][0] * y})
-
-    model, x = from_torch(Net()), jnp.ones((3, 2))
+    model = from_torch(module_of(forward, linear=nn.Linear(2, 2)))
+    x = jnp.ones((3, 2))
 
     @jax.jit
     def call(params):
@@ -348,16 +341,12 @@ def test_a_jitted_function_returns_a_model_output():
 def test_only_the_results_that_count_are_differentiated():
     """PyTorch does not call the backward of a Function whose result has no gradient."""
     plus_one = torch_class(lambda ctx, x: 1 * x, lambda ctx, g: g + 1)
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
-
-        def forward(self, x):
-            return self.a(x), plus_one.apply(self.b(x))
-
-    model = from_torch(Net())
+    module = module_of(
+        lambda self, x: (self.a(x), plus_one.apply(self.b(x))),
+        a=nn.Linear(2, 2),
+        b=nn.Linear(2, 2),
+    )
+    model = from_torch(module)
     for _ in range(2):
         loss = lambda p: model.apply(p, jnp.ones(2))[0].sum()  # noqa: E731
         grads = jax.jit(jax.grad(loss))(model.params)
@@ -537,15 +526,14 @@ def test_a_backward_with_a_condition_on_its_gradient(sign):
     assert str(jax.make_jaxpr(gradient)(jnp.ones(3))).count(" tanh ") == 1
 
 
-class Unknown(nn.Module):
+def unknown(_, x):
     """Two operations without a row in the table."""
-
-    def forward(self, x):
-        return torch.special.bessel_j0(x) + torch.special.airy_ai(x)
+    return torch.special.bessel_j0(x) + torch.special.airy_ai(x)
 
 
 def test_a_refusal_names_all_operations_and_their_module():
-    model = from_torch(nn.Sequential(nn.Linear(2, 2), nn.Sequential(Unknown())))
+    inner = nn.Sequential(module_of(unknown))
+    model = from_torch(nn.Sequential(nn.Linear(2, 2), inner))
     seen = r"test_model_usage.py:\d+, in 1.0\).*bessel_j0.*Nor does it have: .*airy_ai"
     with pytest.raises(TorchRefusal, match=seen):
         model.apply(model.params, jnp.ones(2))
@@ -615,19 +603,15 @@ def test_half_precision_is_rounded_once(f):
 # ---- what a module leaves behind
 
 
-class Clipping(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor([3.0, -3.0]))
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.weight.clamp_(-1, 1)
-        return self.weight * x
+def clips(self, x):
+    with torch.no_grad():
+        self.weight.clamp_(-1, 1)
+    return self.weight * x
 
 
 def test_a_write_to_a_parameter_is_refused_even_if_mutable():
-    model = from_torch(Clipping(), mutable=True)
+    weight = nn.Parameter(torch.tensor([3.0, -3.0]))
+    model = from_torch(module_of(clips, weight=weight), mutable=True)
     with pytest.raises(TorchRefusal, match="a write to `weight`"):
         model.apply(model.params, jnp.ones(2))
 
@@ -639,20 +623,13 @@ def with_a_global_module(x):
     return HIDDEN(x)
 
 
-class Hiding(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.parts = [nn.Linear(2, 2)]  # no ModuleList: PyTorch does not know them
-
-    def forward(self, x):
-        return self.parts[0](x)
-
-
 def test_a_parameter_that_nobody_passes_is_refused():
     with pytest.raises(TorchRefusal, match=r"its gradient would be lost"):
         from_torch(with_a_global_module)(jnp.ones(2))
+    # A list, and no ModuleList: PyTorch does not know them.
+    hiding = module_of(lambda self, x: self.parts[0](x), parts=[nn.Linear(2, 2)])
     with pytest.raises(TorchRefusal, match=r"its gradient would be lost"):
-        from_torch(Hiding()).apply({}, jnp.ones(2))
+        from_torch(hiding).apply({}, jnp.ones(2))
 
 
 # ---- what JAX gets
@@ -720,18 +697,11 @@ def test_what_a_module_makes_at_the_first_call_is_there_after_a_call():
     np.testing.assert_allclose(again.apply(again.params, x), expected, rtol=1e-6)
 
 
-class ReadsHalf(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-        self.half = {"of": [self.mean[:2]]}
-
-    def forward(self, x):
-        return x * self.half["of"][0]
-
-
 def test_a_view_of_a_buffer_is_no_constant():
-    model = from_torch(ReadsHalf())
+    mean = nn.Buffer(torch.zeros(4))
+    half = {"of": [mean[:2]]}
+    module = module_of(lambda self, x: x * self.half["of"][0], mean=mean, half=half)
+    model = from_torch(module)
     with pytest.raises(TorchRefusal, match="of a parameter or a buffer before"):
         model.apply({}, jnp.ones(2))
 
@@ -804,16 +774,8 @@ def test_check_of_a_model_takes_its_arguments_too():
 
 def with_backward(rule):
     product = torch_class(lambda ctx, x, w: x * w, rule)
-
-    class Layer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.ones(3))
-
-        def forward(self, x):
-            return product.apply(x, self.w)
-
-    return Layer()
+    weight = nn.Parameter(torch.ones(3))
+    return module_of(lambda self, x: product.apply(x, self.w), "Layer", w=weight)
 
 
 WRONG = {

@@ -12,6 +12,7 @@ import jaxfn.torch
 from jaxfn.torch import compare, from_torch
 from jaxfn.torch._base import experimental
 from tests.torch import models, stubs
+from tests.torch.models import module_of
 
 
 def agrees(module, *args, kwargs=None, order=1, **options):
@@ -83,18 +84,17 @@ def test_a_model_that_writes_is_recorded_by_jaxfn(monkeypatch):
     agrees(module, torch.randn(2, 3))
 
 
-class Unknown(torch.nn.Module):
-    def forward(self, x):
-        y = torch.ormqr(x, x[0], x)  # has no row
-        return y * 2
+def unknown(self, x):
+    y = torch.ormqr(x, x[0], x)  # has no row
+    return y * 2
 
 
 def test_a_refusal_in_a_model_that_writes_names_the_place():
-    module = torch.nn.Sequential(torch.nn.ReLU(inplace=True), Unknown())
+    module = torch.nn.Sequential(torch.nn.ReLU(inplace=True), module_of(unknown))
     model = from_torch(module)
     with pytest.raises(jaxfn.torch.TorchRefusal, match="in 1.*ormqr") as refusal:
         model.apply({}, 2 * jnp.ones((3, 3)))
-    first = Unknown.forward.__code__.co_firstlineno
+    first = unknown.__code__.co_firstlineno
     assert f"test_models.py:{first + 1}, in 1" in str(refusal.value)
 
 
@@ -164,16 +164,11 @@ def test_explain_shows_the_graphs_of_a_module():
 
 
 def test_compare_takes_new_buffers_and_results_in_dicts():
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = torch.nn.BatchNorm1d(3)
+    def forward(self, x):
+        y = self.norm(x) ** 2
+        return {"z": y, "a": y.sum(), "again": y}
 
-        def forward(self, x):
-            y = self.norm(x) ** 2
-            return {"z": y, "a": y.sum(), "again": y}
-
-    module, x = Net(), torch.randn(5, 3)
+    module, x = module_of(forward, norm=torch.nn.BatchNorm1d(3)), torch.randn(5, 3)
     report = agrees(module, x, mutable=True)
     assert sum(r.check.startswith("output") for r in report.results) == 5
     assert int(module.norm.num_batches_tracked) == 0
@@ -181,89 +176,70 @@ def test_compare_takes_new_buffers_and_results_in_dicts():
         compare(from_torch(module), module, x, precision="given")
 
 
-class WithNumber(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 4)
-
-    def forward(self, x, target):
-        y = self.layer(x)
-        return torch.nn.functional.cross_entropy(y, target), 0.5, target
-
-
 def test_compare_of_numbers_beside_tensors_and_of_indices():
     """JAX's int32 is PyTorch's int64, which its losses want."""
-    module, target = WithNumber(), jnp.array([1, 0, 3])
+
+    def forward(self, x, target):
+        loss = torch.nn.functional.cross_entropy(self.layer(x), target)
+        return loss, 0.5, target
+
+    module = module_of(forward, layer=torch.nn.Linear(4, 4))
+    target = jnp.array([1, 0, 3])
     report = compare(from_torch(module), module, jnp.ones((3, 4)), target)
     assert report.ok, str(report)
 
 
-class OnlyWithoutValues(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        if type(x) is torch.Tensor:
-            raise ValueError("not here")
-        return self.layer(x)
+def only_without_values(self, x):
+    if type(x) is torch.Tensor:
+        raise ValueError("not here")
+    return self.layer(x)
 
 
 def test_compare_says_that_pytorch_raised():
-    module = OnlyWithoutValues()
-    with pytest.raises(RuntimeError, match="`OnlyWithoutValues` raised in PyTorch: V"):
+    module = module_of(only_without_values, layer=torch.nn.Linear(4, 4))
+    with pytest.raises(RuntimeError, match="`Net` raised in PyTorch: V"):
         compare(from_torch(module), module, jnp.ones((3, 4)))
     model = from_torch(torch.nn.Dropout(), random=True)
     with pytest.raises(TypeError, match="draws random numbers"):
         compare(model, torch.nn.Dropout(), jnp.ones(3))
 
 
-class Returns(torch.nn.Module):
-    def __init__(self, k=3, detach=False):
-        super().__init__()
-        self.k, self.detach = k, detach
-        self.w = torch.nn.Parameter(torch.ones(3))
-
+def returns(k=3, detach=False):
     def forward(self, x):
-        y = self.w * (x.detach() if self.detach else x)
-        return y, self.k, y.argmax()
+        y = self.w * (x.detach() if detach else x)
+        return y, k, y.argmax()
+
+    return module_of(forward, w=torch.nn.Parameter(torch.ones(3)))
 
 
 def test_compare_sees_all_outputs_and_the_gradients_of_arguments():
     x = jnp.arange(3.0)
-    assert compare(from_torch(Returns()), Returns(), x).ok
-    report = compare(from_torch(Returns(k=4)), Returns(), x)
+    assert compare(from_torch(returns()), returns(), x).ok
+    report = compare(from_torch(returns(k=4)), returns(), x)
     assert [r.message for r in report.failures] == ["expected 3, got 4"]
-    (failure,) = compare(from_torch(Returns(k=None)), Returns(), x).failures
+    (failure,) = compare(from_torch(returns(k=None)), returns(), x).failures
     assert failure.message == "expected 1 float outputs and 2 others, got 1 and 1"
-    report = compare(from_torch(Returns(detach=True)), Returns(), x)
+    report = compare(from_torch(returns(detach=True)), returns(), x)
     assert report.failures[0].check == "gradient of argument 0"
 
 
-@pytest.mark.parametrize("run", [torch.nn.Tanh(), torch.nn.Flatten(0)])
-def test_compare_of_a_module_without_parameters(run):
+INDICES = torch.nn.Sequential(
+    torch.nn.Linear(3, 2), module_of(lambda self, x: x.argmax(-1))
+)
+
+
+@pytest.mark.parametrize("run", [torch.nn.Tanh(), torch.nn.Flatten(0), INDICES])
+def test_compare_of_a_module_without_parameters_or_gradients(run):
     assert compare(from_torch(run), run, jnp.ones((2, 3))).ok
-    indices = torch.nn.Sequential(torch.nn.Linear(3, 2), Argmax())
-    assert compare(from_torch(indices), indices, jnp.ones((2, 3))).ok
-
-
-class Argmax(torch.nn.Module):
-    def forward(self, x):
-        return x.argmax(-1)
 
 
 def test_compare_skips_second_derivatives_that_kernels_lack():
     swiglu = pytest.importorskip("liger_kernel.ops.swiglu")
-
-    class Gate(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = torch.nn.Parameter(torch.ones(4))
-
-        def forward(self, x):
-            return swiglu.LigerSiLUMulFunction.apply(x * self.w, x + self.w)
-
-    module = Gate()
+    multiply = swiglu.LigerSiLUMulFunction.apply
+    module = module_of(
+        lambda self, x: multiply(x * self.w, x + self.w),
+        w=torch.nn.Parameter(torch.ones(4)),
+    )
     report = compare(from_torch(module), module, jnp.ones((2, 4)))
     assert report.ok, str(report)
     (skipped,) = report.skipped
@@ -334,23 +310,20 @@ def test_compare_of_a_compiled_module_with_the_module_is_refused():
         compare(model, module, jnp.ones(3))
 
 
-class SinglePrecisionInside(torch.nn.Module):
+def single_precision_inside(scale=1.0):
     """A module whose softmax is in float32, as in many of today's transformers."""
 
-    def __init__(self, scale=1.0):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.scale = scale
-
     def forward(self, x):
-        return torch.softmax(self.linear(x).float(), -1).to(x.dtype) * self.scale
+        return torch.softmax(self.linear(x).float(), -1).to(x.dtype) * scale
+
+    return module_of(forward, linear=torch.nn.Linear(4, 4))
 
 
 @pytest.mark.parametrize(("scale", "right"), [(1.0, True), (1.002, False)])
 def test_compare_allows_for_parts_in_less_precision(scale, right):
     torch.manual_seed(0)
-    module = SinglePrecisionInside().double()
-    other = SinglePrecisionInside(scale).double()
+    module = single_precision_inside().double()
+    other = single_precision_inside(scale).double()
     other.load_state_dict(module.state_dict())
     with jax.enable_x64(True):
         x = jnp.linspace(-1, 1, 400).reshape(100, 4)
@@ -362,19 +335,17 @@ def test_compare_allows_for_parts_in_less_precision(scale, right):
         assert {"forward", "backward"} == set(report.wrong_rules)
 
 
-class OneOutputInLowPrecision(torch.nn.Module):
-    def __init__(self, scale=1.0):
-        super().__init__()
-        self.linear, self.scale = torch.nn.Linear(4, 4), scale
-
+def one_output_in_low_precision(scale=1.0):
     def forward(self, x):
         y = self.linear(x)
-        return y * self.scale, (y.to(torch.bfloat16) * self.scale).float()
+        return y * scale, (y.to(torch.bfloat16) * scale).float()
+
+    return module_of(forward, linear=torch.nn.Linear(4, 4))
 
 
 def test_another_output_in_low_precision_allows_for_nothing():
     torch.manual_seed(0)
-    module, other = OneOutputInLowPrecision(), OneOutputInLowPrecision(1.01)
+    module, other = one_output_in_low_precision(), one_output_in_low_precision(1.01)
     other.load_state_dict(module.state_dict())
     report = compare(from_torch(other), module, jnp.linspace(-1, 1, 12).reshape(3, 4))
     assert [r.check for r in report.failures if r.rule == "forward"] == ["output 0"]
