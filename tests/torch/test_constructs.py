@@ -391,16 +391,6 @@ def test_own_jvp(wrap):
     assert grad.tolist() == [3.0, 6.0]
 
 
-def test_derived_jvp():
-    class Derived(from_torch(Nested)):
-        generate_jvp_rule = True
-
-    x = jnp.array([0.4, 1.7])
-    grad = jax.grad(lambda x: Derived.apply(x).sum())(x)
-    dot = jax.jvp(Derived.apply, (x,), (jnp.ones(2),))[1]
-    assert np.allclose(grad, dot)
-
-
 def test_hessian_and_third_order():
     made, x = from_torch(Itself), jnp.array(1.5)
     f = functools.partial(made.apply, n=4)
@@ -481,22 +471,21 @@ def test_what_is_not_a_number_is_not_dropped():
 FREE = ("kept", "attributes", "saved", "state", "record", "needs", "key", "run")
 
 
-class NamesItSo(Function):
-    @staticmethod
-    def forward(ctx, x):
-        for i, name in enumerate(FREE):
-            setattr(ctx, name, x * i if i % 2 else float(i))
-        ctx.save_for_backward(x)
-        return x * 2
+def takes_all_names(ctx, x):
+    for i, name in enumerate(FREE):
+        setattr(ctx, name, x * i if i % 2 else float(i))
+    ctx.save_for_backward(x)
+    return x * 2
 
-    @staticmethod
-    def backward(ctx, g):
-        return g * sum(getattr(ctx, name) for name in FREE) + ctx.saved_tensors[0]
+
+def reads_all_names(ctx, g):
+    return g * sum(getattr(ctx, name) for name in FREE) + ctx.saved_tensors[0]
 
 
 @pytest.mark.parametrize("fallback", [None, "host"])
 def test_an_attribute_of_ctx_may_have_any_name(fallback):
-    made, x = from_torch(NamesItSo, fallback=fallback), jnp.array([0.5, -2.0])
+    cls, x = torch_class(takes_all_names, reads_all_names), jnp.array([0.5, -2.0])
+    made = from_torch(cls, fallback=fallback)
     got = jax.grad(lambda x: made.apply(x).sum())(x)
     assert np.allclose(got, (0 + 2 + 4 + 6) + (1 + 3 + 5 + 7) * x + x)
 

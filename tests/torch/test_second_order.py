@@ -21,6 +21,7 @@ from tests.build import in_style
 from . import packages
 from .classes import saves, torch_class
 from .compare import Case
+from .models import module_of
 
 X = torch.tensor([[0.5, -1.5, 2.0], [-0.25, 1.0, 3.0]])
 
@@ -382,23 +383,19 @@ def test_second_derivatives_of_complex_arguments():
         assert np.allclose(found, second(lambda z: z * z)(z), rtol=1e-6)
 
 
-class AddsToGradient(Function):
-    """Its backward is not zero for zeros, and compares the output that it saved."""
+def test_a_saved_output_without_gradient_calls_no_backward():
+    """Backward is not zero for zeros, and compares the output that forward saved."""
 
-    @staticmethod
     def forward(ctx, x):
         y = x * 2
         ctx.save_for_backward(x, y)
         return y
 
-    @staticmethod
     def backward(ctx, g):
         x, y = ctx.saved_tensors
         return (g + 0.5) * x * (y > -100)
 
-
-def test_a_saved_output_without_gradient_calls_no_backward():
-    case = Case(AddsToGradient, [X])
+    case = Case(torch_class(forward, backward), [X])
     assert case.worst() <= 1e-6
     assert max(case.second_gaps()) <= 1e-6
 
@@ -409,15 +406,6 @@ def slope(ctx, g):
 
 # x**2. The factor of backward is wrong on purpose.
 Once = torch_class(saves(lambda x: x * x), once_differentiable(slope), "Once")
-
-
-class OnceInside(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.arange(1.0, 4.0))
-
-    def forward(self):
-        return (Once.apply(self.w) * self.w).sum()
 
 
 def test_once_differentiable_below_another_decorator():
@@ -449,7 +437,11 @@ def test_forward_mode_of_once_differentiable():
 @pytest.mark.parametrize("fallback", [None, "host"])
 def test_once_differentiable_inside_of_a_model(fallback):
     """PyTorch would leave this part of the derivative out, and say nothing."""
-    model = from_torch(OnceInside(), fallback=fallback)
+    module = module_of(
+        lambda self: (Once.apply(self.w) * self.w).sum(),
+        w=torch.nn.Parameter(torch.arange(1.0, 4.0)),
+    )
+    model = from_torch(module, fallback=fallback)
     loss, w = model.apply, model.params
     for grad in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
         assert grad(w)["w"].tolist() == [4, 16, 36]
