@@ -1,6 +1,6 @@
 """The colours of every picture: one for each rule, and two greys.
 
-The notebooks, `tests.pages.pictures` and `tests.benchmarks.plots` import this module.
+The notebooks and `tests.pages.pictures` import this module.
 The four colours of rules differ for each kind of colour blindness too.
 """
 

@@ -1,4 +1,4 @@
-"""Measure, and write a JSON, a table and plots: `python -m tests.benchmarks`."""
+"""Measure, and write a JSON and a table: `python -m tests.benchmarks`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks import peers, plots, report
+from tests.benchmarks import report
 from tests.benchmarks.rows import Row
 from tests.benchmarks.timing import Effort
 
@@ -37,12 +37,7 @@ def main(argv: Sequence[str]) -> int:
             print(line(row), flush=True)
             rows.append(row)
     options.out.mkdir(parents=True, exist_ok=True)
-    pictures = []
-    if gap := peers.missing("matplotlib"):
-        print(f"no plots: matplotlib is {gap}")
-    else:
-        pictures = plots.draw(rows, options.out)
-    for path in [*report.write(rows, options.out, pictures), *pictures]:
+    for path in report.write(rows, options.out):
         print(path)
     return 0
 
@@ -57,7 +52,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few rounds, small sizes")
     parser.add_argument(
         "--out", type=Path, default=Path(".benchmarks"), metavar="DIR",
-        help="for the JSON, the table and the plots; .benchmarks by default",
+        help="for the JSON and the table; .benchmarks by default",
     )  # fmt: skip
     options = parser.parse_args(argv)
     for part in options.parts:

@@ -157,7 +157,7 @@ def run_at_size(part: str, what: str, n: int, effort: Effort) -> Iterator[Row]:
         merged |= times.seconds
         pair = Pair(*calls)
         row = Row(part, f"run {what} of {name}, {n:,} elements", against=hand)
-        rows.append(measured(dataclasses.replace(row, size=n), times, pair))
+        rows.append(measured(row, times, pair))
     yield Row(
         part,
         f"run {what}, {n:,} elements: geometric mean of {len(TWINS)}",

@@ -48,4 +48,4 @@ def rows(effort: Effort) -> Iterator[Row]:
         pairs.append(Pair("Function", "bare"))
         title = f"call a compiled step, {n:,} elements"
         spent = effort.for_size(n)
-        yield from compare("dispatch", title, calls(names, n), pairs, spent, size=n)
+        yield from compare("dispatch", title, calls(names, n), pairs, spent)

@@ -235,4 +235,4 @@ def by_size(effort: Effort) -> Iterator[Row]:
             pairs = [Pair("Function", "bare"), Pair("Function", "custom_vjp")]
             group = calls(names(pairs), transform, *arrays(n))
             what = f"{kind}, {n:,} elements"
-            yield from compare("eager", what, group, pairs, spent, size=n)
+            yield from compare("eager", what, group, pairs, spent)

@@ -43,16 +43,16 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def write(rows: Sequence[Row], out: Path, plots: Sequence[Path] = ()) -> list[Path]:
+def write(rows: Sequence[Row], out: Path) -> list[Path]:
     """Write the JSON and the Markdown table; their paths."""
     data = {"machine": machine(), "rows": [row.as_json() for row in rows]}
     as_json, as_text = out / "benchmarks.json", out / "benchmarks.md"
     as_json.write_text(json.dumps(data, indent=1) + "\n")
-    as_text.write_text(markdown(rows, plots))
+    as_text.write_text(markdown(rows))
     return [as_json, as_text]
 
 
-def markdown(rows: Sequence[Row], plots: Sequence[Path] = ()) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """All rows: those with a target first, then part by part."""
     lines = ["# Benchmarks of jaxfn", ""]
     lines += [f"- {key}: {value}" for key, value in machine().items()]
@@ -64,7 +64,6 @@ def markdown(rows: Sequence[Row], plots: Sequence[Path] = ()) -> str:
         lines += _table([row.titled() for row in with_target])
     for part in dict.fromkeys(row.part for row in rows):
         lines += [f"## {part}", "", *_table([r for r in rows if r.part == part])]
-    lines += [f"![{path.stem}]({path.name})" for path in plots]
     return "\n".join(lines) + "\n"
 
 

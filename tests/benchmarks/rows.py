@@ -24,7 +24,6 @@ class Row:
         unit: of the value; "" for ratios.
         ours_seconds: median time of ours, where a time is measured.
         other_seconds: median time of the other.
-        size: elements, leaves, arguments or applies, for the plots.
         gap: why there is no value.
         note: in a few words.
     """
@@ -40,7 +39,6 @@ class Row:
     unit: str = ""
     ours_seconds: float | None = None
     other_seconds: float | None = None
-    size: int | None = None
     gap: str = ""
     note: str = ""
 
@@ -95,7 +93,6 @@ def compare(
     effort: Effort,
     *,
     gaps: Mapping[str, str] | None = None,
-    size: int | None = None,
 ) -> Iterator[Row]:
     """Time the calls together; a row for each pair, or why there is none.
 
@@ -106,13 +103,12 @@ def compare(
         pairs: of names to compare.
         effort: how long to measure.
         gaps: reasons why calls are missing, by name.
-        size: for the plots.
     """
     gaps = gaps or {}
     times = interleaved(calls, effort) if calls else Times({})
     for pair in pairs:
         reason = gaps.get(pair.against, "") or gaps.get(pair.ours, "")
-        row = Row(part, what, pair.ours, pair.label or pair.against, size=size)
+        row = Row(part, what, pair.ours, pair.label or pair.against)
         row = dataclasses.replace(row, target=pair.target)
         if reason:
             yield dataclasses.replace(row, gap=reason)

@@ -1,4 +1,4 @@
-"""How times become ratios, rows, tables and plots."""
+"""How times become ratios, rows and tables."""
 
 import dataclasses
 import gc
@@ -7,7 +7,7 @@ import itertools
 import jax
 import pytest
 
-from tests.benchmarks import peers, plots, report
+from tests.benchmarks import peers, report
 from tests.benchmarks.rows import Pair, Row, compare
 from tests.benchmarks.timing import Call, Effort, Spread, Times, interleaved
 
@@ -119,21 +119,3 @@ def test_table():
 )
 def test_duration(seconds, text):
     assert report.duration(seconds) == text
-
-
-def test_plots(tmp_path):
-    rows = [
-        Row(
-            "trace", f"trace and lower grad of a chain of {n}", against="custom_vjp",
-            value=Spread(1.1, 1.0, 1.2), target=1.15, size=n,
-            ours_seconds=n * 1e-3, other_seconds=n * 2e-3,
-        )
-        for n in (10, 100)
-    ]  # fmt: skip
-    paths = plots.draw(rows, tmp_path)
-    assert {path.stem for path in paths} == {"targets", "trace", "chains"}
-    chain = (tmp_path / "chains.svg").read_text()
-    for text in ("applies in the chain", "CPU time (ms)", "custom_vjp"):
-        assert f"<!-- {text} -->" in chain
-    assert "trace: trace and lower" in (tmp_path / "targets.svg").read_text()
-    assert plots.draw([], tmp_path) == []

@@ -264,7 +264,7 @@ def at_size(
         times = interleaved(group, effort)
         merged |= {f"{name}, {key}": s for key, s in times.seconds.items()}
         for other in (EAGER, COMPILED):
-            row = Row(part, f"{name}, {n:,} elements", against=other, size=n)
+            row = Row(part, f"{name}, {n:,} elements", against=other)
             row, best = beside_torch(row, times, other, reason or gap)
             if best:
                 pairs[other].append((f"{name}, {best}", f"{name}, Function"))
@@ -291,7 +291,6 @@ def _overall(
         target=2.0 if other == EAGER and part == "torch" else None,
         at_least=True,
         note=f"slower: {', '.join(slower) or 'none'}",
-        size=n,
     )
     yield Row(
         part,

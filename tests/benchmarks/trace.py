@@ -167,7 +167,7 @@ def chains(effort: Effort) -> Iterator[Row]:
             group = {name: fresh(name, chain(n, transform)) for name in names(pairs)}
             spent = effort.slower({10: 15, 100: 9}.get(n, 7))
             title = f"trace and lower {what} of a chain of {n:,}"
-            yield from compare("trace", title, group, pairs, spent, size=n)
+            yield from compare("trace", title, group, pairs, spent)
         yield from growth(what, transform, effort)
 
 
@@ -268,7 +268,7 @@ def depths(effort: Effort) -> Iterator[Row]:
             group = {name: fresh(name, transform) for name in names(pairs)}
             title = f"trace and lower {depth} nested: {mode}"
             spent = effort.slower(9)
-            yield from compare("trace", title, group, pairs, spent, size=depth)
+            yield from compare("trace", title, group, pairs, spent)
 
 
 def rows(effort: Effort) -> Iterator[Row]:

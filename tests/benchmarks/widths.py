@@ -89,11 +89,11 @@ def rows(effort: Effort) -> Iterator[Row]:
         title = f"trace and lower grad of {n} arguments, each with its own output"
         spent = effort.slower(15)
         used = pairs if n == 1 else ignoring
-        yield from compare("trace", title, group, used, spent, size=n)
+        yield from compare("trace", title, group, used, spent)
     for n in (10, 1000):
         group = {name: of_leaves(n, name) for name in DOUBLED}
         title = f"trace and lower grad of a pytree with {n:,} leaves"
-        yield from compare("trace", title, group, pairs, effort.slower(9), size=n)
+        yield from compare("trace", title, group, pairs, effort.slower(9))
     yield from growth(effort)
 
 
