@@ -47,6 +47,26 @@ class Tied(nn.Module):
         return self.b(torch.tanh(self.a(x)))
 
 
+def _in_dict():
+    """Keeps its parameter and its buffer in a dict of its own, too."""
+    module = module_of(lambda self, x: x * self.own["w"] ** 2 + self.own["b"][0])
+    module.w, module.own = nn.Parameter(torch.randn(4)), {}
+    module.register_buffer("b", torch.randn(4))
+    module.own.update(w=module.w, b=[module.b])
+    return module
+
+
+def _curvatures(self, x):
+    net = lambda x: self.net(x).sum()  # noqa: E731
+    each = torch.func.vmap(torch.func.jacfwd(torch.func.grad(net)))(x)
+    return torch.func.hessian(net)(x), each, torch.func.hessian(net)(x[0])
+
+
+def _weighted(self, weights):
+    indices = torch.arange(12).reshape(3, 4) % 5
+    return self.bag(indices, per_sample_weights=weights)
+
+
 class First(nn.Module):
     """The first result of a module."""
 
@@ -137,6 +157,12 @@ NETWORKS: dict[str, tuple[Any, Any]] = {
         lambda: nn.EmbeddingBag(10, 3, mode="sum", padding_idx=2),
         _tokens(3, 4),
     ),
+    "bags, weighted": (
+        lambda: module_of(
+            _weighted, bag=nn.EmbeddingBag(5, 3, mode="sum", padding_idx=2)
+        ),
+        _randn(3, 4),
+    ),
     "bags, max": (lambda: nn.EmbeddingBag(10, 3, mode="max"), _tokens(3, 4)),
     "bags by offsets": (
         lambda: nn.EmbeddingBag(10, 3),
@@ -144,6 +170,20 @@ NETWORKS: dict[str, tuple[Any, Any]] = {
     ),
     "a surrogate gradient": (Spiking, _randn(3, 4)),
     "tied and frozen parameters": (Tied, _randn(3, 4)),
+    "parameters in a dict": (_in_dict, _randn(3, 4)),
+    "second derivatives inside": (
+        lambda: module_of(
+            _curvatures, net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+        ),
+        _randn(3, 2),
+    ),
+    "adaptive softmax": (  # one row in each cluster
+        lambda: module_of(
+            lambda self, x: self.of(x, torch.tensor([1, 7, 12])).loss,
+            of=nn.AdaptiveLogSoftmaxWithLoss(8, 20, [5, 10], div_value=2),
+        ),
+        _randn(3, 8),
+    ),
 }  # fmt: skip
 
 _SMALL = {

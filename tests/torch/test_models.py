@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import jaxfn.torch
-from jaxfn.torch import compare, from_torch
+from jaxfn.torch import TorchRefusal, compare, from_torch
 from jaxfn.torch._base import experimental
 from tests.torch import models, stubs
 from tests.torch.models import module_of
@@ -40,6 +40,18 @@ def test_its_second_derivative(name):
     second = [r for r in report.results if r.check.startswith("second derivative of")]
     assert second
     assert all(r.status == "ok" for r in second)
+
+
+def test_what_torch_itself_can_not_trace_has_a_way_out():
+    def curvature(self, x):
+        of_one = torch.func.hessian(lambda x: self.net(x).sum())
+        return torch.func.vmap(of_one)(x)
+
+    net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh())
+    model, x = from_torch(module_of(curvature, net=net)), jnp.ones((3, 2))
+    assert model.apply(model.params, x).shape == (3, 2, 2)
+    with pytest.raises(TorchRefusal, match=r"jacfwd\(grad\(f\)\) for hessian\(f\)"):
+        jax.grad(lambda params: model.apply(params, x).sum())(model.params)
 
 
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
