@@ -59,7 +59,7 @@ def _in_dict():
 def _curvatures(self, x):
     net = lambda x: self.net(x).sum()  # noqa: E731
     each = torch.func.vmap(torch.func.jacfwd(torch.func.grad(net)))(x)
-    return torch.func.hessian(net)(x), each, torch.func.hessian(net)(x[0])
+    return each, torch.func.hessian(net)(x), [torch.func.hessian(net)(y) for y in x]
 
 
 def _weighted(self, weights):
@@ -159,7 +159,10 @@ NETWORKS: dict[str, tuple[Any, Any]] = {
     ),
     "bags, weighted": (
         lambda: module_of(
-            _weighted, bag=nn.EmbeddingBag(5, 3, mode="sum", padding_idx=2)
+            _weighted,
+            bag=nn.EmbeddingBag.from_pretrained(
+                torch.randn(5, 3), freeze=False, mode="sum", padding_idx=2
+            ),
         ),
         _randn(3, 4),
     ),
