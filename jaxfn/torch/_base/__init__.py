@@ -14,7 +14,6 @@ from jaxfn.torch._base.cache_key import (
     fingerprint,
     names_kernel,
     settings_of,
-    settings_of_function,
 )
 from jaxfn.torch._base.draws import (
     BACKWARD,

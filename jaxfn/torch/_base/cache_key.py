@@ -43,18 +43,10 @@ def settings_of(cls: Any) -> Any:
         for name, value in vars(base).items()
         if not name.startswith("__") and _is_plain(value)
     ]
-    found += [(rule, name, _key(value)) for rule, name, value in _read_by_rules(cls)]
+    found += [
+        (rule, name, fingerprint(value)) for rule, name, value in _read_by_rules(cls)
+    ]
     return tuple(found)
-
-
-def settings_of_function(function: Any) -> Any:
-    """Return a key that changes if a plain value that a function reads changes."""
-    read = [(name, _key(value)) for name, value in _read_by(function, set())]
-    return fingerprint(function), tuple(read)
-
-
-def _key(value: Any) -> Any:
-    return value if isinstance(value, Same) else fingerprint(value)
 
 
 def names_kernel(cls: Any) -> bool:
@@ -237,6 +229,8 @@ class _Fingerprint:
 
     def __call__(self, value: Any) -> Any:
         kind = type(value)
+        if isinstance(value, Same):
+            return value
         if isinstance(value, float):
             return kind, float(value).hex()
         if isinstance(value, complex):

@@ -14,7 +14,7 @@ from jaxfn.torch._base import (
     TorchRefusal,
     closed_tensors,
     experimental,
-    settings_of_function,
+    fingerprint,
     to_jax,
     torch,
 )
@@ -147,7 +147,7 @@ def _function(source: Any, settings: Settings) -> Any:
         lambda args, kwargs: source(*args, **kwargs),
         name,
         settings,
-        state=lambda: settings_of_function(source),
+        state=lambda: fingerprint(source),
     )
 
     @functools.wraps(source)

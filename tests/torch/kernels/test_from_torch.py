@@ -50,6 +50,22 @@ def test_own_rules_run(cls):
     same(jax.jacrev(apply)(X), 5 * jnp.eye(12))
 
 
+RUNS = []  # a list in a closure would be a part of what the function reads
+
+
+def counted(x):
+    RUNS.append(None)
+    return functions.scaled(x, 3.0)
+
+
+def test_a_function_that_names_a_kernel_is_traced_once():
+    apply = jaxfn.torch.from_torch(counted)
+    same(apply(X), 3 * X)
+    first = len(RUNS)
+    same(apply(X), 3 * X)
+    assert len(RUNS) == first
+
+
 @pytest.mark.parametrize(
     "cls", [functions.ByDifferentiableOp, functions.ByOpWithKernel]
 )
