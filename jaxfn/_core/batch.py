@@ -109,13 +109,23 @@ def batchable(fun: Fun, batch: Batch | None, *, name: str) -> Fun:
 def unbatched(fun: Fun, arrays: Arrays, *, name: str) -> Outputs:
     """Return `fun(*arrays)`, for arrays that no vmap batches.
 
-    Raises:
-        ClosedOverError: A vmap batches the result, and a batch rule would be left out.
+    If it closes over a tracer, a vmap may batch the result, now or when it batches a
+    jit around the call. The batch rule, which gets no closed-over value, would be left
+    out. So an identity raises ClosedOverError then.
     """
     outs = fun(*arrays)
-    if any(map(internals.is_batched, outs.arrays)):
+    if not any(map(internals.is_tracer, outs.arrays)):
+        return outs
+
+    def refuse(*_: Any) -> Any:
         raise messages.batched_closure(name)
-    return outs
+
+    identity = jax.custom_batching.custom_vmap(lambda *xs: xs)
+    identity.def_vmap(refuse)
+    # JAX differentiates a custom_vmap forwards alone.
+    f = jax.custom_jvp(identity)
+    f.defjvp(lambda xs, ts: (f(*xs), ts))
+    return Outputs(list(f(*outs.arrays)), outs.layout)
 
 
 # ---- an output for each example, with the batch axis in front

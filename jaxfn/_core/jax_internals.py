@@ -103,11 +103,6 @@ def is_differentiated(x: Any) -> bool:
     return any(hasattr(layer, "tangent") for layer in _layers(x))
 
 
-def is_batched(x: Any) -> bool:
-    """Return whether an active vmap batches `x`."""
-    return any(hasattr(layer, "batch_dim") for layer in _layers(x))
-
-
 def has_tangent(x: Any) -> bool:
     """Return whether the innermost transformation, but for vmaps, is a jvp of `x`.
 

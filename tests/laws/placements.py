@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tests import next_jax
 from tests.laws.contexts import CONTEXTS, Runs, X
 from tests.laws.plain import PUSH, levels, twin
 from tests.laws.rules import KINDS, Flat, Kind, Rules, ours
@@ -206,7 +207,8 @@ class Cell:
         """Compare the two: the same numbers, text or effects, and the same runs."""
         got, expected = self.got(acting), self.expected(acting)
         assert same(got.what, expected.what), f"{got.what} for {expected.what}"
-        assert got.runs == expected.runs
+        # JAX's next implementation traces the rules of the twin in other places.
+        assert next_jax.IS_ON or got.runs == expected.runs
 
     def plain(self, acting: Any) -> Seen:
         """In plain JAX."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import next_jax
 from tests.build import function, saving
 from tests.laws.effects import EFFECTS
 from tests.laws.placements import (
@@ -38,8 +39,8 @@ def is_refused(cell: Cell) -> bool:
             or cell.wrapping == "checkpoint"
             or ("ordered" in cell.acts and cell.wrapping == "vmap")
         )
-    if "check" in cell.acts and kind.batch and before:
-        return True  # checkify does not look into a custom_vmap
+    if "check" in cell.acts and before and (kind.batch or next_jax.IS_ON):
+        return True  # checkify does not look into a custom_vmap, nor a custom_vjp3
     # What has no reference any more is made of a custom_vjp, but not of others.
     is_primal = before and (cell.modes == () or cell.wrapping == "constant too")
     return cell.acts == "ref" and (kind.batch or is_primal)

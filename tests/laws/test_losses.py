@@ -634,17 +634,40 @@ def doubled_by_a_rule(how):
     ).apply(x)
 
 
+BATCHED = {
+    "vmap": jax.vmap,
+    "jit of vmap": lambda g: jax.jit(jax.vmap(g)),
+    "vmap of jit": lambda g: jax.vmap(jax.jit(g)),
+    "vmap of checkpoint": lambda g: jax.vmap(jax.checkpoint(g)),
+    "vmap of scan": lambda g: jax.vmap(
+        lambda n: jax.lax.scan(lambda y, _: (y + g(n), None), 0.0, None, length=1)[0]
+    ),
+}
+
+
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "how", ["nondiff", "closure of a class", "closure of an argument"]
 )
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
-def test_a_batch_rule_is_not_left_out(how, wrap):
+@pytest.mark.parametrize("way", BATCHED)
+def test_a_batch_rule_is_not_left_out(how, way):
     f = doubled_by_a_rule(how)
     assert f(X, ONE) == 5.5
-    for x, axis in ((ONE, None), (jnp.arange(3.0), 0)):
+    assert jax.jit(lambda n: f(n, ONE))(X) == 5.5
+    for g in (lambda n: f(n, ONE), lambda n: f(n, n)):
         with pytest.raises(jaxfn.ClosedOverError, match="closes over a traced value"):
-            wrap(jax.vmap(f, (0, axis)))(jnp.arange(3.0), x)
+            BATCHED[way](g)(jnp.arange(3.0))
+
+
+def test_a_function_with_a_batch_rule_alone_is_differentiated_by_its_closure():
+    def scaled(n):
+        f = jaxfn.custom_function(lambda x: 11 * n * x)
+        f.def_vmap(lambda size, batched, x: (7 * x, True))
+        return f(ONE)
+
+    for wrap in (lambda f: f, jax.jit):
+        assert jax.grad(wrap(scaled))(X) == 11
+        assert jax.jvp(wrap(scaled), (X,), (ONE,))[1] == 11
 
 
 # ---- once_differentiable, nondiff_argnums and generate_jvp_rule are never ignored

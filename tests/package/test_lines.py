@@ -19,7 +19,7 @@ TOOL_FILES = ("__main__.py", "_examples.py", "_kernels.py")
 # Most lines of code. Lower a limit when its part has shrunk.
 LINES = {
     "_advice": 316,
-    "_core": 1_712,
+    "_core": 1_716,
     "_check": 1_950,
     "_explain": 665,
     "_gradcheck": 400,
@@ -30,7 +30,7 @@ LINES = {
     "torch/_model": 828,
     "torch/_triton": 510,
 }
-CORE_LINES = 3_823
+CORE_LINES = 3_827
 
 # Most files.
 FILES = {"_core": 10, "torch": 85, "torch/_translate": 19}

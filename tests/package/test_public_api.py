@@ -139,9 +139,10 @@ def test_jax_own_decorators_are_used_in_few_places():
 
     assert users["custom_vjp"] == {"call.py"}
     # One `call.py` is the core's, the other one refuses to differentiate kernels.
-    # And `_jax_rules` gives JAX the rules of a call with a reference.
+    # `_jax_rules` gives JAX the rules of a call with a reference, and `batch` has an
+    # identity that no vmap may batch.
     refuse, jax_rules = "_partitioned.py", "_jax_rules.py"
-    assert users["custom_jvp"] == {"call.py", refuse, jax_rules}
+    assert users["custom_jvp"] == {"call.py", refuse, jax_rules, "batch.py"}
     assert users["custom_vmap"] == {"batch.py"}
 
 
