@@ -11,6 +11,7 @@ import jax
 FLAGS = ("jax_custom_vjp3", "jax_custom_jvp3", "jax_remat3")
 IS_ON = all(getattr(jax.config, flag, False) for flag in FLAGS)
 
+EFFECTS = "laws/test_effects.py::test_a_rule_has_the_effects_of_a_plain_one"
 DIFFERENCES = {
     "JAX traces the function for an eager gradient too, so that it gets no values": (
         "laws/test_losses.py::test_a_forward_that_needs_values_is_differentiated_twice",
@@ -47,8 +48,7 @@ DIFFERENCES = {
         "decorator/test_batch_rules.py::test_so_may_one_that_is_made_in_the_body_of",
     ),
     "JAX loses the effect of a checkify check in a batch rule": (
-        "laws/test_effects.py::test_a_rule_has_the_effects_of_a_plain_one[jit of scan: "
-        "check: value of vmap of decorator none vmap, in vmap",
+        f"{EFFECTS}[jit of scan: check: value of vmap of decorator none vmap, in vmap",
     ),
     "JAX refuses in other words": (
         "laws/test_effects.py::test_jax_refuses",
