@@ -56,6 +56,11 @@ def _in_dict():
     return module
 
 
+def _converting(self, x):
+    self.layer = self.layer.to(torch.float32)  # it is that already
+    return self.layer(x)
+
+
 def _curvatures(self, x):
     net = lambda x: self.net(x).sum()  # noqa: E731
     each = torch.func.vmap(torch.func.jacfwd(torch.func.grad(net)))(x)
@@ -174,6 +179,9 @@ NETWORKS: dict[str, tuple[Any, Any]] = {
     "a surrogate gradient": (Spiking, _randn(3, 4)),
     "tied and frozen parameters": (Tied, _randn(3, 4)),
     "parameters in a dict": (_in_dict, _randn(3, 4)),
+    "converts a part": (
+        lambda: module_of(_converting, layer=nn.Linear(4, 2)), _randn(3, 4),
+    ),
     "second derivatives inside": (
         lambda: module_of(
             _curvatures, net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))

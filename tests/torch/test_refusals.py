@@ -131,6 +131,18 @@ def resizes(ctx, x):
     return x.clone().resize_(3)  # here
 
 
+def swaps(ctx, x):
+    y, z = x.clone(), x * 2
+    torch.utils.swap_tensors(y, z)  # here
+    return y
+
+
+def converts(ctx, x):
+    layer = torch.nn.PReLU()
+    layer.to(torch.bfloat16)  # here
+    return layer(x.bfloat16())
+
+
 def makes_sparse(ctx, x):
     return x.to_sparse().to_dense()  # here
 
@@ -167,6 +179,8 @@ ROWS = {
     "closed over": (writes_closed_over, "add_", "would be lost", "Pass it to apply"),
     "float8": (to_float8, "float8_e4m3fnuz", "can't hold it", 'fallback="host"'),
     "resize_": (resizes, r"y\.resize_\(…\)", "another memory", "y.copy_"),
+    "swaps": (swaps, r"module\.to\(…\)", "another memory", "before from_torch"),
+    "converts": (converts, r"module\.to\(…\)", "another memory", "before from_torch"),
     "sparse": (makes_sparse, "_to_sparse", "does not have it", 'fallback="host"'),
     "unknown": (unknown, "bessel_j0", "table does not have it", 'fallback="host"'),
 }

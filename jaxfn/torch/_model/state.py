@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import types
+import warnings
 import weakref
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -42,6 +43,8 @@ _QUESTIONS = {
     getattr(torch.Tensor, name).__get__
     for name in ("shape", "dtype", "device", "ndim", "layout", "is_leaf")
 }
+
+_GRAD = torch.Tensor.grad.__get__
 
 # Stands for a tensor of an earlier call. Modes of a trace would make another kind.
 UNREAD = torch.zeros(0).as_subclass(_Unread)
@@ -190,6 +193,10 @@ class ModuleWatch(TorchFunctionMode):
         plain = (bool, int, float, complex, str)
         if func in _QUESTIONS:
             return func(*args, **kwargs)
+        if func == _GRAD:  # a warning that the user's parameter is no leaf is not true
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return func(*args)
         self.calls.append((func, [repr(x) for x in args if isinstance(x, plain)]))
         if func is torch.nn.functional.batch_norm:
             return self._batch_norm(*args, **kwargs)

@@ -83,6 +83,21 @@ def rebound(operation: str, place: str) -> TorchRefusal:
     )
 
 
+def swapped(x: Any, y: Any) -> None:
+    """Swap two tensors, as `torch.utils.swap_tensors`, if they are one already.
+
+    `module.to(dtype)` swaps each parameter, even with the same dtype.
+    """
+    types = [(t.dtype, t.shape, experimental.storage_number(t)) for t in (x, y)]
+    if types[0] != types[1]:
+        raise TorchRefusal(
+            operation="module.to(…) or torch.utils.swap_tensors",
+            reason="it gives a tensor another memory, which JAX arrays don't have.",
+            way_out="Convert the module before from_torch, or x.to(…) in forward.",
+            where=place_now(sys._getframe(1)),
+        )
+
+
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Return the tensors that an operation writes to."""
     found: list[Any] = []

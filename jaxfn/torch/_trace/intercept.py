@@ -440,7 +440,8 @@ class Path:
         found: list[Any] = []
         numbers, messages = _numbers_decide(self.choices), _messages_read(self.choices)
         opened = experimental.triton_ops_open()
-        with watch, draws, here, opened, numbers, messages:
+        swaps = experimental.replaced(torch.utils, "swap_tensors", aliasing.swapped)
+        with watch, draws, here, opened, swaps, numbers, messages:
             try:
                 result = self._run(tensors)
                 self.note = result.note if isinstance(result, Noted) else None

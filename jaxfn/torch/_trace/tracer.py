@@ -348,6 +348,8 @@ _WORDS = {
 
 def _refused(error: Exception) -> TorchRefusal:
     """Return the refusal for an error of torch."""
+    if isinstance(error.__cause__, TorchRefusal):  # it was ours
+        return error.__cause__
     unused = of_unused(error)
     if unused is not None:
         return unused
