@@ -88,8 +88,9 @@ def swapped(x: Any, y: Any) -> None:
 
     `module.to(dtype)` swaps each parameter, even with the same dtype.
     """
-    types = [(t.dtype, t.shape, experimental.storage_number(t)) for t in (x, y)]
-    if types[0] != types[1]:
+    places = [(t.storage_offset(), t.shape, t.stride(), t.dtype) for t in (x, y)]
+    numbers = [experimental.storage_number(t) for t in (x, y)]
+    if places[0] != places[1] or numbers[0] != numbers[1]:
         raise TorchRefusal(
             operation="module.to(…) or torch.utils.swap_tensors",
             reason="it gives a tensor another memory, which JAX arrays don't have.",
