@@ -25,7 +25,7 @@ LINES = {
     "_gradcheck": 400,
     "_cli": 455,
     "_triton": 1_765,
-    "torch/_base torch/_ops torch/_trace torch/_function": 5_595,
+    "torch/_base torch/_ops torch/_trace torch/_function": 5_596,
     "torch/_compare torch/_translate": 4_255,
     "torch/_model": 833,
     "torch/_triton": 510,
